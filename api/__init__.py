@@ -1,0 +1,41 @@
+"""DeepEpochs: a PyTorch training library that is exact, small, and nearly as fast as a bare loop."""
+
+from deepepochs.engine import launch, set_seed
+
+from . import metrics
+from .callbacks import Callback, GradClipCallback
+from .exceptions import CallbackException, LoopException, StopLoopException
+from .optimizer import Optimizer, Optimizers
+from .patches import ConfusionMetrics, ConfusionPatch, MeanPatch, PatchBase, TensorPatch, ValuePatch
+from .task import EpochTask
+from .tools import batches, concat, groupby_apply, make_runningid, rename
+from .trainer import Trainer, TrainerBase
+
+__version__ = "0.8.0"
+
+__all__ = [
+    "Callback",
+    "CallbackException",
+    "ConfusionMetrics",
+    "ConfusionPatch",
+    "EpochTask",
+    "GradClipCallback",
+    "LoopException",
+    "MeanPatch",
+    "Optimizer",
+    "Optimizers",
+    "PatchBase",
+    "StopLoopException",
+    "TensorPatch",
+    "Trainer",
+    "TrainerBase",
+    "ValuePatch",
+    "batches",
+    "concat",
+    "groupby_apply",
+    "launch",
+    "make_runningid",
+    "metrics",
+    "rename",
+    "set_seed",
+]

@@ -1,0 +1,237 @@
+"""Console: run info, a line an epoch, and in a terminal a batch line in place or a progress bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Mapping, Sequence
+
+import numpy
+
+from ..contract import Run, Task
+from .base import Callback
+
+REFRESH_S = 0.1
+
+
+class Console(Callback):
+    """Prints run info before the first fit and a line after each epoch and test, in the main process.
+
+    Args:
+        log_long: seven decimals rather than four.
+        show_info: print the run info.
+    """
+
+    def __init__(self, log_long: bool, show_info: bool) -> None:
+        super().__init__(priority=0)
+        self.decimals = 7 if log_long else 4
+        self._shows_info = show_info
+        self._epochs = 0
+        self._tests = 0
+
+    def on_before_fit(self, trainer: Run, epochs: int) -> None:
+        """Prints the run info, once."""
+        self._epochs = epochs
+        if self._shows_info and trainer.main_process:
+            self._shows_info = False
+            print_info(run_info(trainer))
+
+    def on_after_epoch(
+        self,
+        trainer: Run,
+        train_tasks: Sequence[Task],
+        val_tasks: Sequence[Task],
+        train_metrics: dict[str, Any],
+        val_metrics: dict[str, Any],
+        epoch_idx: int,
+    ) -> None:
+        """Prints the epoch's line."""
+        text = f"{self.epoch_text(epoch_idx)}  TRAIN> {self.metric_text(train_metrics)}"
+        if val_metrics:
+            text += f"  VAL> {self.metric_text(val_metrics)}"
+        self.print_line(trainer, text)
+
+    def on_before_test_epochs(self, trainer: Run, tasks: Sequence[Task]) -> None:
+        """Counts the tasks."""
+        self._tests = len(tasks)
+
+    def on_after_test_epochs(self, trainer: Run, tasks: Sequence[Task], metrics: dict[str, Any]) -> None:
+        """Prints the test's line."""
+        self.print_line(trainer, f"TEST> {self.metric_text(metrics)}")
+
+    def print_line(self, trainer: Run, text: str) -> None:
+        """Prints a line that stays."""
+        trainer.print(text, flush=True)
+
+    def epoch_text(self, epoch_idx: int) -> str:
+        """Such as 'E  3/10'."""
+        return f"E {epoch_idx + 1:>{len(str(self._epochs))}}/{self._epochs}"
+
+    def metric_text(self, metrics: Mapping[str, Any]) -> str:
+        """Such as 'loss: 0.1234 acc: 0.9876'."""
+        return " ".join([f"{name}: {self.value_text(value)}" for name, value in metrics.items()])
+
+    def value_text(self, value: Any) -> str:
+        """A value with the chosen number of decimals (a sync point for a tensor)."""
+        if hasattr(value, "detach"):
+            value = value.detach().cpu().numpy()
+        if numpy.ndim(value):
+            return numpy.array2string(numpy.asarray(value), precision=self.decimals, threshold=8).replace("\n", "")
+        return f"{float(value):.{self.decimals}f}"
+
+
+class LiveConsole(Console):
+    """A console in a terminal: besides its lines it shows the present batch, at most ten times a second.
+
+    Args:
+        log_long: see Console.
+        show_info: see Console.
+        log_batch: show the present batch's metrics.
+        log_tqdm: show a progress bar with the time that is left.
+    """
+
+    def __init__(self, log_long: bool, show_info: bool, log_batch: bool, log_tqdm: bool) -> None:
+        super().__init__(log_long, show_info)
+        self._shows_metrics = log_batch
+        self._has_bar = log_tqdm
+        self._bar: Any = None
+        self._due = float("inf")
+        self._place = ""
+        self._total = 0
+        self._done = 0
+
+    def on_before_epoch(
+        self, trainer: Run, train_tasks: Sequence[Task], val_tasks: Sequence[Task], epoch_idx: int
+    ) -> None:
+        """Notes the epoch for the batch lines."""
+        self._place = self.epoch_text(epoch_idx) + "  "
+
+    def on_before_train_epochs(self, trainer: Run, tasks: Sequence[Task], epoch_idx: int) -> None:
+        """Starts the stage's display."""
+        self._start(trainer, "TRAIN", tasks)
+
+    def on_before_val_epochs(self, trainer: Run, tasks: Sequence[Task], epoch_idx: int) -> None:
+        """Starts the stage's display."""
+        self._start(trainer, "VAL", tasks)
+
+    def on_before_test_epochs(self, trainer: Run, tasks: Sequence[Task]) -> None:
+        """Starts the stage's display."""
+        super().on_before_test_epochs(trainer, tasks)
+        self._place = ""
+        self._start(trainer, "TEST", tasks)
+
+    def _start(self, trainer: Run, stage: str, tasks: Sequence[Task]) -> None:
+        lengths = [task.batchs for task in tasks]
+        self._total = 0 if None in lengths else sum(lengths)  # type: ignore[arg-type]
+        self._done = 0
+        self._stage = stage
+        shows = trainer.main_process and sys.stdout.isatty()
+        self._due = 0.0 if shows else float("inf")
+        if shows and self._has_bar:
+            self._bar = make_bar()
+            self._bar.add_task(f"{self._place}{stage}", total=self._total or None, metrics="")
+            self._bar.start()
+            trainer.cleanup.callback(self._stop_bar)
+
+    def _show(self, metrics: Mapping[str, Any], batch_idx: int) -> None:
+        self._done += 1
+        now = time.perf_counter()
+        if now < self._due:
+            return
+        self._due = now + REFRESH_S
+        text = self.metric_text(metrics) if self._shows_metrics else ""
+        if self._bar is not None:
+            self._bar.update(0, completed=self._done, metrics=text)
+        else:
+            total = f"/{self._total}" if self._total else ""
+            print(f"\r\x1b[K{self._place}B {self._done}{total}  {self._stage}> {text}", end="", flush=True)
+
+    def on_after_train_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
+        """Shows the batch, if it is time."""
+        self._show(metrics, batch_idx)
+
+    def on_after_val_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
+        """Shows the batch, if it is time."""
+        self._show(metrics, batch_idx)
+
+    def on_after_test_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
+        """Shows the batch, if it is time."""
+        self._show(metrics, batch_idx)
+
+    def on_after_train_epochs(
+        self, trainer: Run, tasks: Sequence[Task], metrics: dict[str, Any], epoch_idx: int
+    ) -> None:
+        """Ends the stage's display."""
+        self._stop_bar()
+
+    def on_after_val_epochs(self, trainer: Run, tasks: Sequence[Task], metrics: dict[str, Any], epoch_idx: int) -> None:
+        """Ends the stage's display."""
+        self._stop_bar()
+
+    def on_after_test_epochs(self, trainer: Run, tasks: Sequence[Task], metrics: dict[str, Any]) -> None:
+        """Ends the stage's display and prints the test's line."""
+        self._stop_bar()
+        super().on_after_test_epochs(trainer, tasks, metrics)
+
+    def _stop_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.update(0, completed=self._done)
+            self._bar.stop()
+            self._bar = None
+
+    def print_line(self, trainer: Run, text: str) -> None:
+        """Prints a line in the place of the batch line."""
+        if self._due != float("inf"):
+            text = f"\r\x1b[K{text}"
+        super().print_line(trainer, text)
+
+
+def make_console(log_long: bool, log_batch: bool, log_tqdm: bool, show_info: bool) -> Console:
+    """The console for a trainer's flags and for where its output goes."""
+    if (log_batch or log_tqdm) and sys.stdout.isatty():
+        return LiveConsole(log_long, show_info, log_batch, log_tqdm)
+    return Console(log_long, show_info)
+
+
+def make_bar() -> Any:
+    """A progress bar with speed and the time that is left; it vanishes when it is done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[metrics]}"),
+        transient=True,
+    )
+
+
+def run_info(trainer: Run) -> dict[str, str]:
+    """What runs where, by name."""
+    from torch.nn.parameter import is_lazy
+
+    sizes = [each.numel() for each in trainer.model.parameters() if each.requires_grad and not is_lazy(each)]
+    return {
+        "device": str(trainer.engine.device),
+        "processes": str(trainer.engine.world_size),
+        "precision": trainer.engine.precision,
+        "running ID": trainer.running_id,
+        "parameters": f"{sum(sizes):,}",
+    }
+
+
+def print_info(info: Mapping[str, str]) -> None:
+    """Prints the run info: a panel in a terminal, else plain lines."""
+    if not sys.stdout.isatty():
+        for name, value in info.items():
+            print(f"{name + ':':<12} {value}")
+        return
+    from rich.console import Console as RichConsole
+    from rich.panel import Panel
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in info.items():
+        table.add_row(name, value)
+    RichConsole().print(Panel(table, title="DeepEpochs", expand=False))

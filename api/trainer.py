@@ -1,0 +1,452 @@
+"""Trainer: wires model, loss, optimizers, data and callbacks together and runs fit, test and predict."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, Callable, ContextManager, Iterator, Sequence
+
+import torch
+
+from deepepochs.engine import Engine, concatenate, move, unwrap
+
+from .callbacks import CallbackPool, make_console
+from .collector import patch_class
+from .exceptions import StopLoopException
+from .history import History
+from .metric_set import as_list, combine
+from .optimizer import as_optimizers, check_parameters
+from .splitting import call_model
+from .task import EpochTask, evaluating
+
+
+class TrainerBase:
+    """Base of trainers with steps of their own; `Trainer` says what the arguments are.
+
+    A subclass may define `step`, `train_step`, `val_step`, `test_step` or `evaluate_step`, each with the signature
+    (batch_x, batch_y, **step_args) -> None | {name: patch}, and use `self.model`, `self.loss`, `self.optimize`,
+    `self.do_metric`, `self.no_sync` and `self.device` in it.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Callable[..., Any] | None = None,
+        opt: Any = None,
+        epochs: int = 1000,
+        device: str | torch.device | None = None,
+        callbacks: Any = None,
+        metrics: Any = None,
+        metric_patch: Any = "tensor",
+        resume: bool | int | str = False,
+        running_id: int | str | None = None,
+        hyper_params: dict[str, Any] | None = None,
+        log_long: bool = False,
+        log_batch: bool = True,
+        log_tqdm: bool = False,
+        show_info: bool = True,
+        auto_traindata_to_device: bool = True,
+        compile_model: bool = False,
+        precision: str = "fp32",
+        gradient_accumulation_steps: int = 1,
+        split_batches: bool = False,
+        engine: Engine | None = None,
+    ) -> None:
+        self._check(model, loss, epochs)
+        self._owns_engine = engine is None
+        self.metric_patch = patch_class(metric_patch)
+        self.general_metrics = combine(metrics)
+        self.opt = as_optimizers(opt, model)
+        self.console = make_console(log_long, log_batch, log_tqdm, show_info)
+        self.callbacks = CallbackPool([*as_list(callbacks), self.console])
+        self.engine = engine or Engine(device, precision, gradient_accumulation_steps, split_batches)
+        check_parameters(self.opt, [model, loss], strict=self.engine.world_size > 1)
+        if isinstance(loss, torch.nn.Module):
+            loss.to(self.engine.device)
+        self.loss_fn = loss
+        self.model: Any = self.engine.prepare_model(model)
+        if compile_model:
+            self.model = torch.compile(self.model)
+        for each in self.opt:
+            self.engine.prepare_optimizer(each.opt)
+        self.max_epochs = epochs
+        self.init_epoch = 0
+        self.global_step = 0
+        self.resume = resume
+        self.running_id = check_running_id(
+            self.engine.broadcast_object(str(int(time.time() * 100))) if running_id is None else running_id
+        )
+        self.hyper_params = hyper_params
+        self.auto_traindata_to_device = auto_traindata_to_device
+        self.default_steps: tuple[Callable[..., Any], ...] = (TrainerBase.train_step, TrainerBase.evaluate_step)
+        self.history: dict[str, dict[str, list[Any]]] = {"train": {}, "val": {}}
+        self.current_task: Any = None
+        self.cleanup = contextlib.ExitStack()
+        self._has_fitted = False
+
+    @staticmethod
+    def _check(model: Any, loss: Any, epochs: Any) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
+        if loss is not None and not callable(loss):
+            raise TypeError(f"`loss` must be a function (output, target) -> scalar, got {type(loss).__name__}")
+        if not isinstance(epochs, int) or epochs < 0:
+            raise ValueError(f"`epochs` must be a whole number of at least 0, got {epochs!r}")
+
+    # ---- where
+
+    @property
+    def device(self) -> torch.device:
+        """The device of model and batches."""
+        return self.engine.device
+
+    @property
+    def main_process(self) -> bool:
+        """Whether this process prints, logs and writes files."""
+        return self.engine.is_main
+
+    def main_process_first(self) -> ContextManager[None]:
+        """Runs a block in the main process and only then in the others, for downloads and caches."""
+        return self.engine.main_process_first()
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Prints in the main process, as `print` does."""
+        if self.main_process:
+            print(*values, **options)
+
+    # ---- for step methods
+
+    def loss(
+        self, model_out: Any, batch_y: Any, loss_adjust: float = 1.0, do_optimize: bool = True, do_metric: bool = True
+    ) -> Any:
+        """Computes the loss, in training also gradients and update; for use in step methods.
+
+        Args:
+            model_out: the model's output.
+            batch_y: the label.
+            loss_adjust: samples here / samples in the batch, where a step cuts the batch.
+            do_optimize: whether to update (at the end of an accumulation window).
+            do_metric: whether to hand loss and output over to the metrics.
+
+        Returns:
+            The loss, 0-dim; None in an evaluation without loss.
+        """
+        return self.current_task.running.loss(model_out, batch_y, loss_adjust, do_optimize, do_metric)
+
+    def optimize(self, optimize_index: int | None = None) -> None:
+        """Updates the parameters with one optimizer or all (None), if the accumulation window ends here."""
+        self.current_task.running.optimize(optimize_index)
+
+    def do_metric(self, loss: Any = None, model_out: Any = None, batch_y: Any = None) -> None:
+        """Hands a whole batch's loss, output and label over to the metrics."""
+        self.current_task.running.do_metric(loss, model_out, batch_y)
+
+    def no_sync(self) -> ContextManager[None]:
+        """The context for parts of a batch that are not its last; nothing in one process."""
+        return self.engine.no_sync()
+
+    def train_step(self, batch_x: Any, batch_y: Any, **step_args: Any) -> Any:
+        """Trains on a batch: model, loss, gradients, update. Override it for training of your own.
+
+        Args:
+            batch_x: the model's input: one, a tuple of several, or a dictionary of its arguments.
+            batch_y: the label, None without one.
+            step_args: the task's.
+
+        Returns:
+            None, or {name: patch}.
+        """
+        self.loss(call_model(self.model, batch_x), batch_y)
+
+    def evaluate_step(self, batch_x: Any, batch_y: Any, **step_args: Any) -> Any:
+        """Evaluates a batch in validation and test: model and loss. Override it for evaluation of your own."""
+        self.loss(call_model(self.model, batch_x), batch_y)
+
+    # ---- fit
+
+    def fit(
+        self,
+        train_dl: Any = None,
+        val_dl: Any = None,
+        metrics: Any = None,
+        val_freq: int = 1,
+        do_val_loss: bool = True,
+        batch_size: Any = None,
+        train_metrics: Any = None,
+        val_metrics: Any = None,
+        train_tasks: Any = None,
+        val_tasks: Any = None,
+        epochs: int | None = None,
+    ) -> dict[str, dict[str, list[Any]]]:
+        """Trains the model.
+
+        Args:
+            train_dl: the training loader; either it or `train_tasks`.
+            val_dl: the validation loader.
+            metrics: metrics of training and validation, besides the trainer's own.
+            val_freq: validate every so many epochs.
+            do_val_loss: whether validation computes the loss.
+            batch_size: samples in a batch: a whole number, a function (batch_x, batch_y) -> int, or None: infer it.
+            train_metrics: further metrics of training.
+            val_metrics: further metrics of validation.
+            train_tasks: an EpochTask or a list of them, instead of `train_dl`.
+            val_tasks: the same for validation; `val_dl` comes before them.
+            epochs: the total at the first call; a later call trains that many more.
+
+        Returns:
+            {'train': {name: [a value an epoch]}, 'val': {...}} of the epochs of this call.
+
+        Raises:
+            ValueError: no or two sources of training data, or an empty loader.
+        """
+        if (train_dl is None) == (train_tasks is None):
+            given = "neither" if train_dl is None else "both"
+            raise ValueError(f"fit() takes either `train_dl` or `train_tasks`, got {given}")
+        if not isinstance(val_freq, int) or val_freq < 1:
+            raise ValueError(f"`val_freq` must be a whole number of at least 1, got {val_freq!r}")
+        self._stage_metrics = {
+            "train": combine(train_metrics, metrics, self.general_metrics),
+            "val": combine(val_metrics, metrics, self.general_metrics),
+        }
+        train = make_tasks(train_dl, train_tasks, EpochTask, batch_size=batch_size)
+        val = make_tasks(val_dl, val_tasks, EpochTask, batch_size=batch_size, do_loss=do_val_loss)
+        for task in val:
+            task.val_freq = val_freq
+        self._bind(train, True)
+        self._bind(val, False)
+        if epochs is not None:
+            self.max_epochs = self.max_epochs + epochs if self._has_fitted else epochs
+        self._has_fitted = True
+        return self._fit(train, val, val_freq)
+
+    def _fit(self, train: Sequence[EpochTask], val: Sequence[EpochTask], val_freq: int) -> dict[str, Any]:
+        own = History()
+        with self._running():
+            try:
+                self.trigger("before_fit", epochs=self.max_epochs)
+                self._equalise()
+                for epoch_idx in range(self.init_epoch, self.max_epochs):
+                    validates = bool(val) and (epoch_idx + 1) % val_freq == 0
+                    self._epoch(train, val, validates, epoch_idx, own)
+            except KeyboardInterrupt:
+                self.engine.drop_window()
+                self.print("\nstopped by the keyboard; the finished epochs count")
+            except StopLoopException as stop:
+                self.engine.drop_window()
+                self.print(stop)
+            self.trigger("after_fit")
+        return own.as_dict()
+
+    def _epoch(
+        self, train: Sequence[EpochTask], val: Sequence[EpochTask], validates: bool, epoch_idx: int, own: History
+    ) -> None:
+        self.trigger("before_epoch", train_tasks=train, val_tasks=val, epoch_idx=epoch_idx)
+        train_metrics = self._stage("train", train, epoch_idx)
+        val_metrics = self._stage("val", val, epoch_idx) if validates else {}
+        self.opt.step(at="epoch", loss=val_metrics.get("loss", train_metrics.get("loss")))
+        for history in (own, History(self.history)):
+            history.append("train", train_metrics)
+            if validates:
+                history.append("val", val_metrics)
+        self.init_epoch = epoch_idx + 1
+        self._after_epoch(
+            train_tasks=train, val_tasks=val, train_metrics=train_metrics, val_metrics=val_metrics, epoch_idx=epoch_idx
+        )
+
+    def _after_epoch(self, **arguments: Any) -> None:
+        """Fires on_after_epoch; who asks to stop does not keep the others from finishing the epoch."""
+        stop = None
+        for listener in self.callbacks.listeners("after_epoch"):
+            try:
+                listener(trainer=self, **arguments)
+            except StopLoopException as request:
+                stop = stop or request
+        if stop is not None:
+            raise stop
+
+    def _stage(self, stage: str, tasks: Sequence[EpochTask], epoch_idx: int | None) -> dict[str, Any]:
+        """Runs all tasks of a stage.
+
+        Returns:
+            Their metrics; a name that an earlier task has taken already gets the task's index behind it.
+        """
+        place = {} if epoch_idx is None else {"epoch_idx": epoch_idx}
+        self.trigger(f"before_{stage}_epochs", tasks=tasks, **place)
+        merged: dict[str, Any] = {}
+        for index, task in enumerate(tasks):
+            self.current_task = task
+            values = task.run(self, stage, self._stage_metrics[stage], epoch_idx or 0)
+            merged.update({f"{name}/{index}" if name in merged else name: value for name, value in values.items()})
+        self.trigger(f"after_{stage}_epochs", tasks=tasks, metrics=merged, **place)
+        return merged
+
+    # ---- test and predict
+
+    def test(
+        self, test_dl: Any = None, metrics: Any = None, do_loss: bool = True, batch_size: Any = None, tasks: Any = None
+    ) -> dict[str, Any]:
+        """Evaluates the model.
+
+        Args:
+            test_dl: the test loader.
+            metrics: metrics besides the trainer's own.
+            do_loss: whether to compute the loss.
+            batch_size: as in `fit`.
+            tasks: an EpochTask or a list of them; `test_dl` comes before them.
+
+        Returns:
+            {name: value}: floats, or numpy arrays of vector metrics.
+
+        Raises:
+            ValueError: there is no data, or a loader is empty.
+        """
+        self._stage_metrics = {"test": combine(metrics, self.general_metrics)}
+        test = make_tasks(test_dl, tasks, EpochTask, batch_size=batch_size, do_loss=do_loss)
+        if not test:
+            raise ValueError("test() takes `test_dl`, `tasks` or both, got neither")
+        self._bind(test, False)
+        with self._running():
+            return self._stage("test", test, None)
+
+    def predict(self, dl: Any) -> Any:
+        """The model's outputs for a loader's inputs.
+
+        Args:
+            dl: a loader; where the trainer has a loss function, the last item of a tuple or list batch of two or more
+                items counts as a label and is left out.
+
+        Returns:
+            The outputs on the CPU, joined along the first dimension, in the order of the data set, the same on all
+            ranks; None for no data.
+        """
+        loader = self.engine.prepare_loader(dl, train=False)
+        with evaluating(self.model):
+            outputs = [self._predict_batch(batch) for batch in loader]
+            joined = self.engine.gather(concatenate(outputs) if outputs else None)
+        return joined
+
+    def _predict_batch(self, batch: Any) -> Any:
+        if isinstance(batch, (list, tuple)):
+            batch = tuple(batch[:-1] if self.loss_fn is not None and len(batch) > 1 else batch)
+            batch = batch[0] if len(batch) == 1 else batch
+        with self.engine.autocast():
+            return to_cpu(call_model(self.model, batch))
+
+    # ---- wiring
+
+    def trigger(self, event: str, **arguments: Any) -> None:
+        """Calls all callbacks that listen to an event, with this trainer and the arguments."""
+        for listener in self.callbacks.listeners(event):
+            listener(trainer=self, **arguments)
+
+    def _bind(self, tasks: Sequence[EpochTask], train: bool) -> None:
+        for task in tasks:
+            task.trainer = self
+            if task.batchs == 0:
+                raise ValueError(
+                    "a loader is empty: it has 0 batches; check its data set, and drop_last with a large batch_size"
+                )
+            task.loader(self, train)
+
+    def _equalise(self) -> None:
+        """Makes all ranks start from rank 0's parameters and buffers."""
+        if self.engine.world_size > 1:
+            module = unwrap(self.model)
+            self.engine.broadcast([*module.parameters(), *module.buffers()])
+
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        """While fit or test runs: whatever ends it, what callbacks registered in `cleanup` is undone."""
+        self.cleanup = contextlib.ExitStack()
+        with self.cleanup:
+            try:
+                yield
+            except BaseException:
+                self.engine.drop_window()
+                raise
+
+    # ---- life
+
+    def close(self) -> None:
+        """Ends the trainer's use: releases what it holds; may be called again."""
+        self.cleanup.close()
+        if self._owns_engine:
+            self.engine.close()
+
+    def __enter__(self) -> TrainerBase:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.close()
+
+
+class Trainer(TrainerBase):
+    """Trains, validates and tests a PyTorch model.
+
+    Args:
+        model: the module.
+        loss: a function (output, target) -> scalar; None where the model computes the loss.
+        opt: a torch optimizer, an Optimizer, Optimizers, a list of these, or None: Adam with learning rate 1e-3.
+        epochs: epochs in total.
+        device: a name or torch.device; None takes CUDA where there is some, else the CPU.
+        callbacks: a Callback or a list of them.
+        metrics: metrics of all stages: functions (preds, targets), torchmetrics objects, or a list of these.
+        metric_patch: how metrics are accumulated: 'tensor' (keeps predictions and targets, right for any metric),
+            'mean' (sample-weighted mean of batch values), 'confusion' (the metric gets the summed confusion matrix),
+            or a subclass of PatchBase.
+        resume: False; True to go on from the newest checkpoint of the monitors; or the id of a run to go on from.
+        running_id: the name of this run in logs and checkpoints; None makes one from the time.
+        hyper_params: what is logged together with the test metrics.
+        log_long: show seven decimals rather than four.
+        log_batch: show metrics while an epoch runs.
+        log_tqdm: show a progress bar.
+        show_info: show what runs where before the first fit.
+        auto_traindata_to_device: whether training batches are moved to the device.
+        compile_model: compile the model with torch.compile.
+        precision: 'fp32', 'fp16' or 'bf16'.
+        gradient_accumulation_steps: batches in one update; the last window of an epoch may be shorter.
+        split_batches: whether loaders' batch sizes count for all processes together.
+        engine: an Engine to use instead of one made from device, precision, accumulation and split_batches.
+
+    Raises:
+        TypeError: an argument is of a wrong kind.
+        ValueError: an argument has a wrong value.
+
+    Example:
+        >>> with Trainer(model, F.cross_entropy, opt, epochs=5, metrics=[accuracy]) as trainer:
+        ...     progress = trainer.fit(train_dl, val_dl)
+        ...     results = trainer.test(test_dl)
+    """
+
+
+def make_tasks(loader: Any, tasks: Any, task_class: type[EpochTask], **options: Any) -> list[EpochTask]:
+    """The tasks of a stage: the loader's own first.
+
+    Raises:
+        TypeError: `tasks` holds something else than EpochTask objects.
+    """
+    made = as_list(tasks)
+    for task in made:
+        if not isinstance(task, EpochTask):
+            raise TypeError(
+                f"tasks must be EpochTask objects, got {type(task).__name__}; wrap a loader: EpochTask(loader)"
+            )
+    return made if loader is None else [task_class(loader, **options), *made]
+
+
+def check_running_id(running_id: int | str) -> str:
+    """A run's name as text.
+
+    Raises:
+        ValueError: it could leave the folder of logs and checkpoints.
+    """
+    name = str(running_id)
+    if name in ("", ".", "..") or os.path.basename(name) != name or "\\" in name or "\0" in name:
+        raise ValueError(f"`running_id` names a folder and must not hold a path, got {name!r}")
+    return name
+
+
+def to_cpu(data: Any) -> Any:
+    """Nested tensors on the CPU."""
+    return move(data, torch.device("cpu"))

@@ -1,0 +1,1 @@
+"""Run LightningModule-like classes on DeepEpochs: the names of this layer."""

@@ -1,0 +1,31 @@
+"""The engine: devices, precision, accumulation, processes and data for custom training loops."""
+
+from .data import Loader
+from .device import available_devices, choose_device, move
+from .engine import Engine
+from .launcher import launch
+from .nested import concatenate, describe, leaves, map_nested
+from .parallel import unwrap
+from .seeding import load_rng_state, mix_seed, preserved_rng, rng_state, set_seed
+from .state import load_model_state, model_state
+
+__all__ = [
+    "Engine",
+    "Loader",
+    "available_devices",
+    "choose_device",
+    "concatenate",
+    "describe",
+    "launch",
+    "leaves",
+    "load_model_state",
+    "load_rng_state",
+    "map_nested",
+    "mix_seed",
+    "model_state",
+    "move",
+    "preserved_rng",
+    "rng_state",
+    "set_seed",
+    "unwrap",
+]

@@ -1,0 +1,154 @@
+"""Numeric precision: the autocast context, and the loss scale with what is pending of it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, ContextManager, Iterable
+
+import torch
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Precision:
+    """One precision on one device.
+
+    Args:
+        name: 'fp32', 'fp16' or 'bf16'.
+        device: where the model is computed.
+
+    Raises:
+        ValueError: the name is unknown, or the device or this torch cannot compute in it.
+    """
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        if name not in DTYPES:
+            raise ValueError(f"`precision` must be one of {sorted(DTYPES)}, got {name!r}")
+        if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise ValueError(f"`precision='bf16'` is not supported by {torch.cuda.get_device_name(device)}; use 'fp16'")
+        self.name = name
+        self.device = device
+        self.scaler = make_scaler(device) if name == "fp16" else None
+        self._plain: ContextManager[Any] = contextlib.nullcontext()
+        self._spent: set[int] = set()  # ids of the optimizers that stepped since the scale's last update
+
+    def autocast(self) -> ContextManager[Any]:
+        """The context for forward and loss; one that does nothing in fp32."""
+        if self.name == "fp32":
+            return self._plain
+        return torch.autocast(self.device.type, dtype=DTYPES[self.name])
+
+    def backward(self, loss: torch.Tensor, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Scales the loss and runs backward outside autocast.
+
+        Args:
+            loss: a scalar.
+            optimizers: all that may hold gradients of the present scale.
+        """
+        if self._spent:
+            self._update_between(optimizers)
+        with torch.autocast(self.device.type, enabled=False):
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Divides the optimizer's gradients by the scale, once a window.
+
+        Returns:
+            Whether all of them are finite (a sync point). Without a scaler, True.
+        """
+        if self.scaler is None or not has_gradients(optimizer):
+            return True
+        if not self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]:
+            self.scaler.unscale_(optimizer)
+        found: dict[Any, torch.Tensor] = self.scaler._found_inf_per_device(optimizer)
+        return not any(flag.item() for flag in found.values())
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Steps the optimizer unless its gradients overflowed.
+
+        Returns:
+            Whether it stepped.
+        """
+        torch.clear_autocast_cache()  # it holds casts of the weights that this step changes
+        if self.scaler is None:
+            optimizer.step()
+            return True
+        if not has_gradients(optimizer):
+            return False
+        finite = self.unscale(optimizer)
+        self.scaler.step(optimizer)
+        self._spent.add(id(optimizer))
+        return finite
+
+    def update(self) -> None:
+        """Moves the scale, if any optimizer stepped since it was moved last."""
+        if self._spent and self.scaler is not None:
+            self.scaler.update()
+            self._spent.clear()
+
+    def _update_between(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Moves the scale before another backward; gradients that wait for their optimizer follow it."""
+        assert self.scaler is not None
+        waiting = [each for each in optimizers if id(each) not in self._spent and has_gradients(each)]
+        before = self.scaler.get_scale()
+        self.update()
+        ratio = self.scaler.get_scale() / before
+        if ratio != 1.0:
+            for optimizer in waiting:
+                multiply(gradients(optimizer), ratio)
+
+    def drop(self) -> None:
+        """Forgets what an interrupted window left: the scale itself stays."""
+        self._spent.clear()
+        if self.scaler is not None and self.scaler._scale is not None:
+            self.scaler.update(self.scaler.get_scale())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scaler's state; empty without one."""
+        if self.scaler is None:
+            return {}
+        self.update()
+        return dict(self.scaler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the scaler's state; an empty one, as other precisions write it, changes nothing."""
+        if self.scaler is not None and state:
+            self.scaler.load_state_dict(state)
+
+
+def make_scaler(device: torch.device) -> Any:
+    """A GradScaler for the device.
+
+    Raises:
+        ValueError: this torch has none for it.
+    """
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(device.type)
+    if device.type == "cuda":
+        return torch.cuda.amp.GradScaler()
+    raise ValueError(f"`precision='fp16'` on {device.type} needs torch >= 2.3, this is {torch.__version__}; use 'bf16'")
+
+
+def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All parameters of an optimizer."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients that an optimizer's parameters hold."""
+    return [each.grad for each in parameters(optimizer) if each.grad is not None]
+
+
+def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether any parameter of the optimizer holds a gradient."""
+    return any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
+
+
+def multiply(tensors: list[torch.Tensor], factor: float) -> None:
+    """Multiplies tensors in place, together where they are dense."""
+    dense = [each for each in tensors if each.layout == torch.strided]
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for each in tensors:
+        if each.layout != torch.strided:
+            each.mul_(factor)

@@ -1,0 +1,174 @@
+"""Sharding: which samples of a loader this rank reads, in which order, with every option of the loader kept."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Iterator
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    default_collate,
+)
+
+from .seeding import mix_seed
+
+
+class ShardSampler(Sampler):  # type: ignore[type-arg]
+    """The indices of one rank for one epoch.
+
+    Training shards are equally long: every world_size-th element of the epoch's order, which is filled up from its
+    start, or cut with `drop_last`. Evaluation shards are the ranks' contiguous parts of the data set, neither filled
+    up nor shuffled.
+
+    Args:
+        length: samples in the data set.
+        rank: this rank.
+        world_size: number of ranks.
+        train: training or evaluation.
+        shuffle: whether an epoch's order is random; it depends on (seed, epoch) only.
+        drop_last: cut rather than fill up.
+        seed: the run's seed, the same on all ranks.
+    """
+
+    def __init__(
+        self, length: int, rank: int, world_size: int, train: bool, shuffle: bool, drop_last: bool, seed: int
+    ) -> None:
+        self.length, self.rank, self.world_size = length, rank, world_size
+        self.train, self.shuffle, self.drop_last, self.seed = train, shuffle and train, drop_last, seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch whose order the next pass follows."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.train:
+            return iter(range(*self._bounds()))
+        order = list(range(self.length))
+        if self.shuffle:
+            generator = torch.Generator()
+            generator.manual_seed(mix_seed(self.seed, self.epoch))
+            order = torch.randperm(self.length, generator=generator).tolist()
+        total = len(self) * self.world_size
+        filled = itertools.islice(itertools.cycle(order), total) if order else iter(())
+        return itertools.islice(filled, self.rank, None, self.world_size)
+
+    def _bounds(self) -> tuple[int, int]:
+        return self.rank * self.length // self.world_size, (self.rank + 1) * self.length // self.world_size
+
+    def __len__(self) -> int:
+        if not self.train:
+            start, stop = self._bounds()
+            return stop - start
+        return self.length // self.world_size if self.drop_last else -(-self.length // self.world_size)
+
+
+class IterableShard(IterableDataset):  # type: ignore[type-arg]
+    """Every world_size-th element of what a worker would read of an iterable data set.
+
+    Args:
+        dataset: the stream; it shares its elements among the workers of a loader by itself, as torch asks of it.
+        rank: this rank.
+        world_size: number of ranks.
+    """
+
+    def __init__(self, dataset: Any, rank: int, world_size: int) -> None:
+        self.dataset, self.rank, self.world_size = dataset, rank, world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(iter(self.dataset), self.rank, None, self.world_size)
+
+
+def is_plain(loader: Any) -> bool:
+    """Whether a loader's order and batching are torch's own, so that it may be rebuilt for a rank."""
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return False
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        return False
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler._num_samples is None
+    return type(sampler) is SequentialSampler
+
+
+def is_stream(loader: Any) -> bool:
+    """Whether a loader reads an iterable data set that must be shared among the ranks."""
+    return (
+        type(loader) is DataLoader
+        and isinstance(loader.dataset, IterableDataset)
+        and not getattr(loader.dataset, "shards_itself", False)
+    )
+
+
+def counts_samples(loader: Any) -> bool:
+    """Whether a plain loader's batches hold just as many samples as its batch size says."""
+    return loader.batch_size is not None and loader.collate_fn is default_collate
+
+
+def rank_batch_size(loader: Any, world_size: int, split_batches: bool) -> int | None:
+    """The batch size of one process.
+
+    Raises:
+        ValueError: the batch size is global and cannot be divided among the ranks.
+    """
+    if loader.batch_size is None or not split_batches:
+        size: int | None = loader.batch_size
+        return size
+    if loader.batch_size % world_size:
+        raise ValueError(
+            f"with `split_batches=True` the loader's batch size must be divisible by the number of processes, "
+            f"got batch_size={loader.batch_size} and world_size={world_size}"
+        )
+    return int(loader.batch_size // world_size)
+
+
+def rebuild(loader: Any, dataset: Any, sampler: Any, batch_size: int | None, drop_last: bool, generator: Any) -> Any:
+    """A loader like another one over other indices.
+
+    Args:
+        loader: the user's; all its options are kept.
+        dataset: what to read.
+        sampler: the indices, None for a stream.
+        batch_size: samples a batch, None where the data set's elements are batches.
+        drop_last: whether a short last batch is left out.
+        generator: draws the workers' seeds.
+    """
+    options: dict[str, Any] = {
+        name: getattr(loader, name)
+        for name in (
+            "num_workers",
+            "collate_fn",
+            "pin_memory",
+            "timeout",
+            "worker_init_fn",
+            "multiprocessing_context",
+            "persistent_workers",
+            "pin_memory_device",
+            "in_order",
+        )
+        if hasattr(loader, name)
+    }
+    if loader.num_workers > 0:
+        options["prefetch_factor"] = loader.prefetch_factor
+    if sampler is not None:
+        options["sampler"] = sampler
+    return DataLoader(
+        dataset, batch_size=batch_size, drop_last=drop_last and batch_size is not None, generator=generator, **options
+    )
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tells the epoch to whatever of a loader asks for it: itself, its samplers, its data set."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    parts = [loader, batch_sampler, getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
+    told: list[Any] = []
+    for part in [*parts, getattr(loader, "dataset", None)]:
+        if callable(getattr(part, "set_epoch", None)) and not any(part is each for each in told):
+            part.set_epoch(epoch)
+            told.append(part)
