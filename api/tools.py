@@ -109,4 +109,5 @@ def groupby_apply(values: torch.Tensor, keys: torch.Tensor, reduction: str = "me
     sums: torch.Tensor = values.new_zeros((len(found), *values.shape[1:])).index_add_(0, places, values)
     if reduction == "sum":
         return sums
-    return sums / counts.to(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
+    means: torch.Tensor = sums / counts.to(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
+    return means

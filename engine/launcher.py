@@ -34,7 +34,7 @@ def launch(main: Callable[[], Any], num_processes: int | None = None) -> Any:
 
     Args:
         main: takes no arguments; for several processes it must be importable: at the top level of a module or script.
-        num_processes: how many; None takes one for each visible GPU, or one where there is none. 1 runs in this process.
+        num_processes: how many; None takes one a visible GPU, or one where there is none. 1 runs in this process.
 
     Returns:
         What `main` returned in rank 0: plain Python.
@@ -90,7 +90,10 @@ def check_importable(main: Callable[[], Any]) -> None:
     Raises:
         ValueError: it is a lambda, a local function or one of an interactive session.
     """
-    advice = "define it with `def` at the top level of a module or script, and call launch() under `if __name__ == '__main__':`"
+    advice = (
+        "define it with `def` at the top level of a module or script, "
+        "and call launch() under `if __name__ == '__main__':`"
+    )
     name = getattr(main, "__qualname__", type(main).__qualname__)
     module = sys.modules.get(getattr(main, "__module__", "") or "")
     if "<lambda>" in name or "<locals>" in name:
@@ -114,13 +117,15 @@ def restored_process() -> Iterator[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
     handlers = {name: signal.getsignal(getattr(signal, name)) for name in names}
-    log = logging.getLogger("torch.distributed.elastic")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # a failure is told by the exception
+    logs = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)  # a failure is told by the exception
     try:
         yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels):
+            log.setLevel(level)
         for name, handler in handlers.items():
             if in_main_thread and handler is not None:
                 signal.signal(getattr(signal, name), handler)

@@ -1,4 +1,4 @@
-"""The examples' data: handwritten digits that ship with scikit-learn, or MNIST where torchvision and its files are there."""
+"""The examples' data: handwritten digits from scikit-learn, or MNIST where torchvision and its files are there."""
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
