@@ -266,10 +266,11 @@ class Processes:
         self.broadcast_object(None)
 
 
-@dataclass
 class _TensorSpec:
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    """A tensor's shape and dtype: a leaf, unlike a dataclass."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
 
 
 def _describe_leaf(leaf: Any) -> Any:
