@@ -195,7 +195,7 @@ def _predicted(preds: torch.Tensor) -> tuple[torch.Tensor, int | None]:
     if preds.ndim > 1 and preds.shape[1] > 1:
         return preds.argmax(dim=1).flatten(), preds.shape[1]
     are_probabilities = ((preds >= 0) & (preds <= 1)).all()
-    threshold = torch.where(are_probabilities, 0.5, 0.0)  # on the device: an `if` would wait for it
+    threshold = are_probabilities * 0.5  # on the device, for an `if` would wait; 0 for logits
     return (preds > threshold).flatten().long(), 2
 
 
@@ -259,7 +259,7 @@ def _cells(predicted: torch.Tensor, expected: torch.Tensor, classes: int) -> tor
     # No look at the values here, for it would wait. A target out of range is a place outside of the matrix, at which
     # scatter_add_ stops; a prediction could be a wrong place inside, so it is sent out, too.
     is_inside = (predicted >= 0) & (predicted < classes)
-    return torch.where(is_inside, cells, -1)
+    return cells.masked_fill(~is_inside, -1)
 
 
 def _check_range(name: str, values: torch.Tensor, classes: int) -> None:
@@ -316,4 +316,4 @@ def _averaged(matrix: torch.Tensor, average: str | None, *, missed: float, wrong
 
 def _ratio(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """part / whole, and 0 where whole is 0."""
-    return torch.where(whole == 0, 0.0, part / whole)
+    return (part / whole).masked_fill(whole == 0, 0.0)
