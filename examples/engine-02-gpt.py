@@ -1,4 +1,4 @@
-"""The engine alone: a small character GPT on the Zen of Python and other texts that ship with Python.
+"""The engine alone: a small character GPT on the Zen of Python and on the documentation that ships with torch.
 
 Sequences have different lengths, so the mean loss of a micro-batch is a mean over its tokens: `n_samples` is the number
 of tokens, and four micro-batches make exactly the update of all their tokens together.
@@ -7,7 +7,6 @@ of tokens, and four micro-batches make exactly the update of all their tokens to
 import codecs
 import contextlib
 import io
-import math
 
 import torch
 from torch import nn
@@ -21,7 +20,7 @@ def corpus():
     """Lines of text."""
     with contextlib.redirect_stdout(io.StringIO()):
         import this
-    texts = [codecs.decode(this.s, "rot13"), codecs.__doc__ or "", math.sqrt.__doc__, str(F.cross_entropy.__doc__)]
+    texts = [codecs.decode(this.s, "rot13"), *[str(getattr(F, name).__doc__) for name in sorted(vars(F))[:60]]]
     return [line.strip() for text in texts for line in text.splitlines() if len(line.strip()) > 8]
 
 
@@ -36,11 +35,12 @@ class GPT(nn.Module):
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
+        nn.init.normal_(self.tokens.weight, std=0.05)
 
     def forward(self, ids):
         length = ids.shape[1]
         mask = torch.triu(torch.full((length, length), float("-inf"), device=ids.device), diagonal=1)
-        hidden = self.tokens(ids) * 0.1 + self.places(torch.arange(length, device=ids.device))
+        hidden = self.tokens(ids) + self.places(torch.arange(length, device=ids.device))
         return self.head(self.layers(hidden, mask=mask))
 
 
@@ -65,7 +65,7 @@ if __name__ == "__main__":
 
     with Engine(gradient_accumulation_steps=4, precision="bf16") as engine:
         model, opt = engine.prepare(model, opt)
-        for epoch in range(6):
+        for epoch in range(3):
             total, count = torch.zeros((), device=engine.device), 0
             loader = engine.prepare_loader(list(batches_of(lines, letters, 8, generator)))
             for ids in loader:

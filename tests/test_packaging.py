@@ -46,7 +46,8 @@ def test_the_wheel_holds_every_file_and_no_other_package(built):
 
 def test_the_sdist_builds_from_the_same_files(built):
     (sdist,) = built.glob("*.tar.gz")
-    names = {name.split("/", 1)[1] for name in tarfile.open(sdist).getnames() if "/" in name}
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"pyproject.toml", "README.md", "LICENSE"} <= names
     assert {name for name in names if name.startswith("api/") and name.endswith(".py")} == {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "api").rglob("*.py")
