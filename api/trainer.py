@@ -9,7 +9,7 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
-from deepepochs.engine import Engine, concatenate, move, unwrap
+from deepepochs.engine import Engine, choose_device, concatenate, move, unwrap
 
 from .callbacks import CallbackPool, make_console
 from .collector import patch_class
@@ -54,6 +54,8 @@ class TrainerBase:
         engine: Engine | None = None,
     ) -> None:
         self._check(model, loss, epochs)
+        if engine is not None:
+            check_engine(engine, device, precision, gradient_accumulation_steps, split_batches)
         self._owns_engine = engine is None
         self.metric_patch = patch_class(metric_patch)
         self.general_metrics = combine(metrics)
@@ -84,6 +86,7 @@ class TrainerBase:
         self.current_task: Any = None
         self.cleanup = contextlib.ExitStack()
         self._has_fitted = False
+        self._stage_metrics: dict[str, list[Any]] = {}
 
     @staticmethod
     def _check(model: Any, loss: Any, epochs: Any) -> None:
@@ -205,10 +208,8 @@ class TrainerBase:
             raise ValueError(f"fit() takes either `train_dl` or `train_tasks`, got {given}")
         if not isinstance(val_freq, int) or val_freq < 1:
             raise ValueError(f"`val_freq` must be a whole number of at least 1, got {val_freq!r}")
-        self._stage_metrics = {
-            "train": combine(train_metrics, metrics, self.general_metrics),
-            "val": combine(val_metrics, metrics, self.general_metrics),
-        }
+        self._stage_metrics["train"] = combine(train_metrics, metrics, self.general_metrics)
+        self._stage_metrics["val"] = combine(val_metrics, metrics, self.general_metrics)
         train = make_tasks(train_dl, train_tasks, EpochTask, batch_size=batch_size)
         val = make_tasks(val_dl, val_tasks, EpochTask, batch_size=batch_size, do_loss=do_val_loss)
         for task in val:
@@ -301,7 +302,7 @@ class TrainerBase:
         Raises:
             ValueError: there is no data, or a loader is empty.
         """
-        self._stage_metrics = {"test": combine(metrics, self.general_metrics)}
+        self._stage_metrics["test"] = combine(metrics, self.general_metrics)
         test = make_tasks(test_dl, tasks, EpochTask, batch_size=batch_size, do_loss=do_loss)
         if not test:
             raise ValueError("test() takes `test_dl`, `tasks` or both, got neither")
@@ -358,13 +359,16 @@ class TrainerBase:
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:
         """While fit or test runs: whatever ends it, what callbacks registered in `cleanup` is undone."""
+        outer = self.cleanup, self.current_task  # a callback of fit may call test
         self.cleanup = contextlib.ExitStack()
-        with self.cleanup:
-            try:
+        try:
+            with self.cleanup:
                 yield
-            except BaseException:
-                self.engine.drop_window()
-                raise
+        except BaseException:
+            self.engine.drop_window()
+            raise
+        finally:
+            self.cleanup, self.current_task = outer
 
     # ---- life
 
@@ -433,6 +437,23 @@ def make_tasks(loader: Any, tasks: Any, task_class: type[EpochTask], **options: 
                 f"tasks must be EpochTask objects, got {type(task).__name__}; wrap a loader: EpochTask(loader)"
             )
     return made if loader is None else [task_class(loader, **options), *made]
+
+
+def check_engine(engine: Engine, device: Any, precision: str, steps: int, split_batches: bool) -> None:
+    """Refuses arguments that an engine given beside them contradicts.
+
+    Raises:
+        ValueError: one differs both from its default and from the engine's.
+    """
+    given = {
+        "device": (None, None if device is None else choose_device(device, engine.local_rank), engine.device),
+        "precision": ("fp32", precision, engine.precision),
+        "gradient_accumulation_steps": (1, steps, engine.gradient_accumulation_steps),
+        "split_batches": (False, split_batches, engine.split_batches),
+    }
+    for name, (default, asked, has) in given.items():
+        if asked not in (default, None) and asked != has:
+            raise ValueError(f"`{name}` belongs to the engine, which has {has!s}, got {asked!s}; leave one of them out")
 
 
 def check_running_id(running_id: int | str) -> str:
