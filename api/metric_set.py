@@ -12,11 +12,13 @@ def metric_name(metric: Any) -> str:
     """What a metric is called in results.
 
     Args:
-        metric: a function (its `__name__`), a partial (that of its function), or an object (its class's).
+        metric: a function (its `__name__`), a partial (that of its function), or an object (its class's);
+            a torchmetrics collection names its members itself.
     """
     if isinstance(metric, functools.partial) and not hasattr(metric, "__name__"):
         return metric_name(metric.func)
-    return str(getattr(metric, "__name__", type(metric).__name__))
+    own = "" if type(metric).__name__ == "MetricCollection" else type(metric).__name__
+    return str(getattr(metric, "__name__", own))
 
 
 def is_stateful(metric: Any) -> bool:

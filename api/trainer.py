@@ -227,6 +227,8 @@ class TrainerBase:
             try:
                 self.trigger("before_fit", epochs=self.max_epochs)
                 self._equalise()
+                if self.init_epoch >= self.max_epochs:
+                    self.print(f"all {self.max_epochs} epochs are finished; fit(epochs=n) trains n more")
                 for epoch_idx in range(self.init_epoch, self.max_epochs):
                     validates = bool(val) and (epoch_idx + 1) % val_freq == 0
                     self._epoch(train, val, validates, epoch_idx, own)
