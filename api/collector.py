@@ -77,6 +77,10 @@ class Collector:
         """Adds a batch's outputs and targets to the metrics."""
         for metric in self._objects:
             metric.update(model_out, batch_y)
+        total = self._totals.get("metric ")
+        if type(total) is TensorPatch:  # the usual case, without a patch for each batch
+            total.update(model_out, batch_y)
+            return
         for key, patch in self._load(model_out, batch_y, batch_size):
             if key in self._totals:
                 self._totals[key] = merge(self._totals[key], patch)

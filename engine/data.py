@@ -104,7 +104,9 @@ class Loader:
         place = placer(self._device)
         if self._window is None or (self._window.steps == 1 and self._is_managed):
             return self._pass(place)
-        return self._watched_pass(self._window, place)
+        if self._is_managed:
+            return self._watched_pass(self._window, place)
+        return self._agreed_pass(self._window, place)
 
     def _pass(self, place: Callable[[Any], Any]) -> Iterator[Any]:
         for batch in self.loader:
@@ -112,8 +114,26 @@ class Loader:
 
     def _watched_pass(self, window: Window, place: Callable[[Any], Any]) -> Iterator[Any]:
         """Reads one batch ahead, so that the window knows the last one."""
-        length = self._common_length()
-        limit = None if self._is_managed else length
+        length = sized(self.loader)
+        window.begin_pass(length)
+        source = iter(self.loader)
+        batch = next(source, _END)
+        index = 0
+        try:
+            while batch is not _END:
+                following = next(source, _END)
+                window.ended = following is _END
+                window.count = self._count(index)
+                yield place(batch)
+                batch = following
+                index += 1
+                window.remaining = None if length is None else max(length - index, 1)
+        finally:
+            window.ended, window.remaining, window.count = False, None, None
+
+    def _agreed_pass(self, window: Window, place: Callable[[Any], Any]) -> Iterator[Any]:
+        """The same where the ranks' loaders may differ in length: all stop after the last batch that all have."""
+        length = limit = self._common_length()
         window.begin_pass(length)
         source = iter(self.loader)
         batch = next(source, _END)
@@ -134,15 +154,12 @@ class Loader:
 
     def _common_length(self) -> int | None:
         """The number of batches that every rank has, where all know theirs."""
-        length = sized(self.loader)
-        if self._is_managed:
-            return length
-        lengths = self._processes.gather_object(length)
+        lengths = self._processes.gather_object(sized(self.loader))
         return None if None in lengths else min(lengths)
 
     def _agree(self, has_batch: bool, length: int | None) -> Callable[[], bool]:
         """Whether all ranks have a batch; asked of them only where a stream's length is unknown."""
-        if length is not None or self._processes.world_size == 1 or self._is_managed:
+        if length is not None:
             return lambda: has_batch
         wait = self._processes.sum_later(float(has_batch))
         answers: list[bool] = []

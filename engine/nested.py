@@ -105,6 +105,8 @@ def concatenate(parts: list[Any]) -> Any:
     Raises:
         ValueError: the parts' structures differ.
     """
+    if all(type(part) is torch.Tensor for part in parts):
+        return _join(parts)
     columns = [list(leaves(part)) for part in parts]
     if len({len(column) for column in columns}) != 1:
         kinds = sorted({describe(part) for part in parts})
