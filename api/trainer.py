@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
-from deepepochs.engine import Engine, choose_device, concatenate, move, unwrap
+from deepepochs.engine import Engine, unwrap
 
+from .arguments import check_engine, check_parts, check_running_id, make_tasks
 from .callbacks import CallbackPool, make_console
 from .collector import patch_class
 from .exceptions import StopLoopException
 from .history import History
 from .metric_set import as_list, combine
 from .optimizer import as_optimizers, check_parameters
+from .prediction import predict
 from .splitting import call_model
-from .task import EpochTask, evaluating
+from .task import EpochTask
 
 
 class TrainerBase:
@@ -53,7 +54,7 @@ class TrainerBase:
         split_batches: bool = False,
         engine: Engine | None = None,
     ) -> None:
-        self._check(model, loss, epochs)
+        check_parts(model, loss, epochs)
         if engine is not None:
             check_engine(engine, device, precision, gradient_accumulation_steps, split_batches)
         self._owns_engine = engine is None
@@ -87,15 +88,6 @@ class TrainerBase:
         self.cleanup = contextlib.ExitStack()
         self._has_fitted = False
         self._stage_metrics: dict[str, list[Any]] = {}
-
-    @staticmethod
-    def _check(model: Any, loss: Any, epochs: Any) -> None:
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
-        if loss is not None and not callable(loss):
-            raise TypeError(f"`loss` must be a function (output, target) -> scalar, got {type(loss).__name__}")
-        if not isinstance(epochs, int) or epochs < 0:
-            raise ValueError(f"`epochs` must be a whole number of at least 0, got {epochs!r}")
 
     # ---- where
 
@@ -210,8 +202,8 @@ class TrainerBase:
             raise ValueError(f"`val_freq` must be a whole number of at least 1, got {val_freq!r}")
         self._stage_metrics["train"] = combine(train_metrics, metrics, self.general_metrics)
         self._stage_metrics["val"] = combine(val_metrics, metrics, self.general_metrics)
-        train = make_tasks(train_dl, train_tasks, EpochTask, batch_size=batch_size)
-        val = make_tasks(val_dl, val_tasks, EpochTask, batch_size=batch_size, do_loss=do_val_loss)
+        train = make_tasks(train_dl, train_tasks, batch_size=batch_size)
+        val = make_tasks(val_dl, val_tasks, batch_size=batch_size, do_loss=do_val_loss)
         for task in val:
             task.val_freq = val_freq
         self._bind(train, True)
@@ -305,7 +297,7 @@ class TrainerBase:
             ValueError: there is no data, or a loader is empty.
         """
         self._stage_metrics["test"] = combine(metrics, self.general_metrics)
-        test = make_tasks(test_dl, tasks, EpochTask, batch_size=batch_size, do_loss=do_loss)
+        test = make_tasks(test_dl, tasks, batch_size=batch_size, do_loss=do_loss)
         if not test:
             raise ValueError("test() takes `test_dl`, `tasks` or both, got neither")
         self._bind(test, False)
@@ -323,18 +315,7 @@ class TrainerBase:
             The outputs on the CPU, joined along the first dimension, in the order of the data set, the same on all
             ranks; None for no data.
         """
-        loader = self.engine.prepare_loader(dl, train=False)
-        with evaluating(self.model):
-            outputs = [self._predict_batch(batch) for batch in loader]
-            joined = self.engine.gather(concatenate(outputs) if outputs else None)
-        return joined
-
-    def _predict_batch(self, batch: Any) -> Any:
-        if isinstance(batch, (list, tuple)):
-            batch = tuple(batch[:-1] if self.loss_fn is not None and len(batch) > 1 else batch)
-            batch = batch[0] if len(batch) == 1 else batch
-        with self.engine.autocast():
-            return to_cpu(call_model(self.model, batch))
+        return predict(self, dl)
 
     # ---- wiring
 
@@ -424,52 +405,3 @@ class Trainer(TrainerBase):
         ...     progress = trainer.fit(train_dl, val_dl)
         ...     results = trainer.test(test_dl)
     """
-
-
-def make_tasks(loader: Any, tasks: Any, task_class: type[EpochTask], **options: Any) -> list[EpochTask]:
-    """The tasks of a stage: the loader's own first.
-
-    Raises:
-        TypeError: `tasks` holds something else than EpochTask objects.
-    """
-    made = as_list(tasks)
-    for task in made:
-        if not isinstance(task, EpochTask):
-            raise TypeError(
-                f"tasks must be EpochTask objects, got {type(task).__name__}; wrap a loader: EpochTask(loader)"
-            )
-    return made if loader is None else [task_class(loader, **options), *made]
-
-
-def check_engine(engine: Engine, device: Any, precision: str, steps: int, split_batches: bool) -> None:
-    """Refuses arguments that an engine given beside them contradicts.
-
-    Raises:
-        ValueError: one differs both from its default and from the engine's.
-    """
-    given = {
-        "device": (None, None if device is None else choose_device(device, engine.local_rank), engine.device),
-        "precision": ("fp32", precision, engine.precision),
-        "gradient_accumulation_steps": (1, steps, engine.gradient_accumulation_steps),
-        "split_batches": (False, split_batches, engine.split_batches),
-    }
-    for name, (default, asked, has) in given.items():
-        if asked not in (default, None) and asked != has:
-            raise ValueError(f"`{name}` belongs to the engine, which has {has!s}, got {asked!s}; leave one of them out")
-
-
-def check_running_id(running_id: int | str) -> str:
-    """A run's name as text.
-
-    Raises:
-        ValueError: it could leave the folder of logs and checkpoints.
-    """
-    name = str(running_id)
-    if name in ("", ".", "..") or os.path.basename(name) != name or "\\" in name or "\0" in name:
-        raise ValueError(f"`running_id` names a folder and must not hold a path, got {name!r}")
-    return name
-
-
-def to_cpu(data: Any) -> Any:
-    """Nested tensors on the CPU."""
-    return move(data, torch.device("cpu"))
