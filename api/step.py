@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Callable, ContextManager, Iterator
+from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
@@ -12,6 +12,7 @@ from deepepochs.engine import Engine, describe, map_nested
 
 from .collector import Collector
 from .contract import Run
+from .optimizer import Optimizer
 from .patches import ValuePatch
 
 
@@ -108,12 +109,24 @@ class Step:
             return
         for listener in self._before_optimize:
             listener(trainer=trainer, optimize_index=optimize_index)
-        for optimizer in trainer.opt if optimize_index is None else (trainer.opt[optimize_index],):
-            if engine.step(optimizer.opt) and self._schedules and optimizer in self._schedules:
-                optimizer.sched_step(self._window_loss.mean() if optimizer.sched_with_loss else None)  # type: ignore[union-attr]
+        if optimize_index is not None or len(trainer.opt) == 1:
+            optimizer = trainer.opt[optimize_index or 0]
+            if engine.step(optimizer.opt) and self._schedules:
+                self._schedule([optimizer])
+        else:
+            changed = engine.step_all([each.opt for each in trainer.opt])
+            if self._schedules:
+                self._schedule([each for each, has_stepped in zip(trainer.opt, changed) if has_stepped])
         trainer.global_step += 1
         for listener in self._after_optimize:
             listener(trainer=trainer, optimize_index=optimize_index)
+
+    def _schedule(self, stepped: Sequence[Optimizer]) -> None:
+        """Moves the step schedulers of the optimizers that have stepped."""
+        moving = [each for each in self._schedules if any(each is optimizer for optimizer in stepped)]
+        loss = self._window_loss.mean() if self._window_loss is not None else None
+        for each in moving:
+            each.sched_step(loss)
 
     def do_metric(self, loss: Any = None, model_out: Any = None, batch_y: Any = None) -> None:
         """Hands the whole batch's loss, output and label over to the metrics."""
@@ -186,6 +199,7 @@ class WindowLoss:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._last = float("nan")
         self.clear()
 
     def clear(self) -> None:
@@ -199,10 +213,12 @@ class WindowLoss:
         self._samples += samples
 
     def mean(self) -> float:
-        """The mean since the last one (a sync point)."""
+        """The mean since the last one, or the last one again (a sync point)."""
         total, samples = self._engine.reduce((float(self._sum), float(self._samples)))
+        if samples:
+            self._last = total / samples
         self.clear()
-        return float(total / samples)
+        return self._last
 
 
 def model_loss(model_out: Any, batch_y: Any) -> Any:

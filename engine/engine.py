@@ -14,7 +14,7 @@ from .accumulation import Scope, Window
 from .data import Loader
 from .device import choose_device, move
 from .parallel import DataParallel, unsynchronised, wrap
-from .precision import Precision, gradients, multiply
+from .precision import Precision, gradients, multiply, parameters
 from .process import Processes, find_place
 from .seeding import check_seed
 
@@ -168,9 +168,18 @@ class Engine:
         return model
 
     def prepare_optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """Remembers an optimizer, whose gradients an interrupted window drops."""
-        if not any(optimizer is known for known in self.optimizers):
-            self.optimizers.append(optimizer)
+        """Remembers an optimizer, whose gradients an interrupted window drops.
+
+        Raises:
+            ValueError: in fp16, another one holds a parameter of it: the scale would be taken off twice.
+        """
+        if any(optimizer is known for known in self.optimizers):
+            return optimizer
+        if self.precision == "fp16":
+            held = {id(each) for known in self.optimizers for each in parameters(known)}
+            if any(id(each) in held for each in parameters(optimizer)):
+                raise ValueError("two optimizers share parameters, which `precision='fp16'` does not allow; use 'bf16'")
+        self.optimizers.append(optimizer)
         return optimizer
 
     def prepare_loader(self, loader: Iterable[Any], train: bool = True, move_batches: bool = True) -> Loader:
@@ -280,10 +289,30 @@ class Engine:
             optimizer.step()
             optimizer.zero_grad()
             return True
-        changed = id(optimizer) not in self._skipped and self._precision.step(optimizer)
-        self._skipped.discard(id(optimizer))
+        changed = self._step_one(optimizer)
         optimizer.zero_grad()
         return changed
+
+    def step_all(self, optimizers: Sequence[Optimizer]) -> list[bool]:
+        """Steps several optimizers and only then frees the gradients, which they may share.
+
+        Args:
+            optimizers: prepared or not.
+
+        Returns:
+            For each whether its parameters changed; all False within a window.
+        """
+        if not self._window.closes:
+            return [False] * len(optimizers)
+        changed = [self._step_one(optimizer) for optimizer in optimizers]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        return changed
+
+    def _step_one(self, optimizer: Optimizer) -> bool:
+        is_skipped = id(optimizer) in self._skipped
+        self._skipped.discard(id(optimizer))
+        return not is_skipped and self._precision.step(optimizer)
 
     def _end_micro_batch(self) -> None:
         if self._window.closes:
