@@ -3,7 +3,7 @@
 from deepepochs.engine import launch, set_seed
 
 from . import metrics
-from .callbacks import Callback, GradClipCallback
+from .callbacks import Callback, CheckCallback, GradClipCallback
 from .exceptions import CallbackException, LoopException, StopLoopException
 from .optimizer import Optimizer, Optimizers
 from .patches import ConfusionMetrics, ConfusionPatch, MeanPatch, PatchBase, TensorPatch, ValuePatch
@@ -16,6 +16,7 @@ __version__ = "0.8.0"
 __all__ = [
     "Callback",
     "CallbackException",
+    "CheckCallback",
     "ConfusionMetrics",
     "ConfusionPatch",
     "EpochTask",

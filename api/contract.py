@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Protocol
+from typing import Any, Callable, ContextManager, Protocol, Sequence
 
 from deepepochs.engine import Engine
 
@@ -47,6 +47,8 @@ class Run(Protocol):
         resume: what the trainer was asked to resume.
         hyper_params: what the user wants to see with the test metrics.
         history: metrics of all finished epochs.
+        train_tasks: the tasks of the present fit.
+        loader_states: what a loaded checkpoint holds for their loaders.
         metric_patch: the patch class of metric functions.
         auto_traindata_to_device: whether training batches are moved to the device.
         default_steps: the step functions that are the trainer's own, not the user's.
@@ -64,10 +66,15 @@ class Run(Protocol):
     resume: Any
     hyper_params: dict[str, Any] | None
     history: dict[str, dict[str, list[Any]]]
+    train_tasks: Sequence[Any]
+    loader_states: list[Any]
     metric_patch: Any
     auto_traindata_to_device: bool
     default_steps: tuple[Callable[..., Any], ...]
     cleanup: contextlib.ExitStack
+
+    def request_save(self, monitor: Any) -> None:
+        """Asks for a checkpoint by a monitor once all callbacks have finished the epoch."""
 
     @property
     def main_process(self) -> bool:

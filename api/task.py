@@ -125,6 +125,31 @@ class EpochTask:
                 self._loaders[key] = trainer.engine.prepare_loader(self.dataloader, train, moves)
         return self._loaders[key]
 
+    def _generators(self) -> list[torch.Generator]:
+        """The generators of its own that the user's loader and sampler draw from."""
+        owners = [self.dataloader, getattr(self.dataloader, "sampler", None)]
+        found: list[torch.Generator] = []
+        for generator in [getattr(owner, "generator", None) for owner in owners]:
+            if isinstance(generator, torch.Generator) and not any(generator is each for each in found):
+                found.append(generator)
+        return found
+
+    def generator_states(self) -> list[torch.Tensor]:
+        """The states of the loader's own generators, for a checkpoint."""
+        return [each.get_state() for each in self._generators()]
+
+    def load_generator_states(self, states: list[torch.Tensor]) -> None:
+        """Restores what `generator_states` gave."""
+        for generator, state in zip(self._generators(), states):
+            generator.set_state(state)
+
+    def renew_loaders(self, trainer: Run) -> None:
+        """Prepares its loaders anew: what they depend on, such as the seed, has changed."""
+        trains = [train for _, train in self._loaders]
+        self._loaders.clear()
+        for train in trains:
+            self.loader(trainer, train)
+
     def run(self, trainer: Run, stage: str, metrics: Any = None, epoch_idx: int = 0) -> dict[str, Any]:
         """Runs a stage over all batches.
 

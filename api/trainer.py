@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
-from deepepochs.engine import Engine, unwrap
+from deepepochs.engine import CheckpointError, Engine, save_file, unwrap
 
 from .arguments import check_engine, check_parts, check_running_id, make_tasks
-from .callbacks import CallbackPool, make_console
+from .callbacks import CallbackPool, CheckCallback, make_console, number_monitors
+from .checkpoints import apply_rng, collect, newest, read, restore
 from .collector import patch_class
 from .exceptions import StopLoopException
 from .history import History
@@ -86,6 +88,11 @@ class TrainerBase:
         self.history: dict[str, dict[str, list[Any]]] = {"train": {}, "val": {}}
         self.current_task: Any = None
         self.cleanup = contextlib.ExitStack()
+        self.monitors = number_monitors(as_list(callbacks))
+        self._saves: list[CheckCallback] = []
+        self._rng_state: Any = None
+        self.train_tasks: Sequence[EpochTask] = []
+        self.loader_states: list[Any] = []
         self._has_fitted = False
         self._stage_metrics: dict[str, list[Any]] = {}
 
@@ -215,10 +222,13 @@ class TrainerBase:
 
     def _fit(self, train: Sequence[EpochTask], val: Sequence[EpochTask], val_freq: int) -> dict[str, Any]:
         own = History()
+        self.train_tasks = train
         with self._running():
             try:
                 self.trigger("before_fit", epochs=self.max_epochs)
+                self._resume([*train, *val])
                 self._equalise()
+                self._start_where_left()
                 if self.init_epoch >= self.max_epochs:
                     self.print(f"all {self.max_epochs} epochs are finished; fit(epochs=n) trains n more")
                 for epoch_idx in range(self.init_epoch, self.max_epochs):
@@ -257,6 +267,7 @@ class TrainerBase:
                 listener(trainer=self, **arguments)
             except StopLoopException as request:
                 stop = stop or request
+        self._save()
         if stop is not None:
             raise stop
 
@@ -301,7 +312,7 @@ class TrainerBase:
         if not test:
             raise ValueError("test() takes `test_dl`, `tasks` or both, got neither")
         self._bind(test, False)
-        with self._running():
+        with self._running(), self._best_weights():
             return self._stage("test", test, None)
 
     def predict(self, dl: Any) -> Any:
@@ -316,6 +327,82 @@ class TrainerBase:
             ranks; None for no data.
         """
         return predict(self, dl)
+
+    # ---- checkpoints
+
+    def request_save(self, monitor: CheckCallback) -> None:
+        """Asks for a checkpoint by a monitor once all callbacks have finished the epoch."""
+        self._saves.append(monitor)
+
+    def _save(self) -> None:
+        """Writes the checkpoints that were asked for; they hold the states of all monitors."""
+        saves, self._saves = self._saves, []
+        for monitor in saves:
+            path = monitor.path(self)
+            content = collect(self, self.monitors, path)
+            if self.main_process:
+                save_file(path, content)
+            monitor.found = path
+
+    def load_checkpoint(self, ckpt_path: str | os.PathLike[str]) -> TrainerBase:
+        """Loads a checkpoint: model, optimizers, schedulers, finished epochs, monitors, loss scale.
+
+        The next `fit` goes on with the epoch after those in the file, and with its random numbers.
+
+        Args:
+            ckpt_path: the file, wherever it was moved.
+
+        Returns:
+            The trainer itself.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, unsafe, or does not fit; the trainer is as before.
+        """
+        self._rng_state = restore(self, self.monitors, read(self, ckpt_path), ckpt_path)
+        self.print(f"loaded the checkpoint {ckpt_path} of epoch {self.init_epoch}")
+        return self
+
+    def _resume(self, tasks: Sequence[EpochTask]) -> None:
+        """Loads the checkpoint that the argument `resume` names, once."""
+        wanted, self.resume = self.resume, False
+        if wanted is False:
+            return
+        if not self.monitors:
+            raise ValueError("`resume` needs a CheckCallback among the callbacks: its `ckpt_dir` says where to look")
+        path = newest(self, self.monitors, None if wanted is True else str(wanted))
+        if path is not None:
+            self.load_checkpoint(path)
+            for task in tasks:
+                task.renew_loaders(self)
+        elif wanted is True:
+            self.print("there is no checkpoint to resume: training starts from scratch")
+        else:
+            folders = sorted({each.ckpt_dir for each in self.monitors})
+            raise CheckpointError(f"the run {wanted!r} to resume has no checkpoint in {folders}")
+
+    def _start_where_left(self) -> None:
+        """Puts generators and loaders where they were when the loaded checkpoint was written, if one was."""
+        apply_rng(self._rng_state)
+        for task, states in zip(self.train_tasks, self.loader_states):
+            task.load_generator_states(states)
+        self._rng_state, self.loader_states = None, []
+
+    @contextlib.contextmanager
+    def _best_weights(self) -> Iterator[None]:
+        """The weights of the first monitor's file that exists, given back at the end; else the present ones."""
+        paths = [str(path) for path in (each.existing(self) for each in self.monitors) if path is not None]
+        path = self.engine.broadcast_object(paths[0] if paths else None)
+        if path is None:
+            yield
+            return
+        content = read(self, path)
+        present = {name: value.clone() for name, value in self.engine.model_state(self.model).items()}
+        self.print(f"testing with the weights of {path}")
+        try:
+            self.engine.load_model_state(self.model, content["model_state"])
+            yield
+        finally:
+            self.engine.load_model_state(self.model, present)
 
     # ---- wiring
 

@@ -1,5 +1,6 @@
 """The engine: devices, precision, accumulation, processes and data for custom training loops."""
 
+from .checkpoint import CheckpointError, load_file, save_file
 from .data import Loader
 from .device import available_devices, choose_device, move
 from .engine import Engine
@@ -10,6 +11,7 @@ from .seeding import load_rng_state, mix_seed, preserved_rng, rng_state, set_see
 from .state import load_model_state, model_state
 
 __all__ = [
+    "CheckpointError",
     "Engine",
     "Loader",
     "available_devices",
@@ -18,6 +20,7 @@ __all__ = [
     "describe",
     "launch",
     "leaves",
+    "load_file",
     "load_model_state",
     "load_rng_state",
     "map_nested",
@@ -26,6 +29,7 @@ __all__ = [
     "move",
     "preserved_rng",
     "rng_state",
+    "save_file",
     "set_seed",
     "unwrap",
 ]

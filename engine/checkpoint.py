@@ -1,0 +1,132 @@
+"""Checkpoint files: tensors and plain values, written atomically and loaded without running code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, read, or used for what it is loaded into."""
+
+
+def save_file(path: str | os.PathLike[str], content: Any) -> None:
+    """Writes tensors and plain values to a file that is whole at every moment.
+
+    The content goes to a temporary name beside the file, onto the disk, and only then takes the file's place.
+
+    Args:
+        path: the file; its folder is made.
+        content: dictionaries, lists and tuples of tensors, numpy arrays, numbers, text and None.
+
+    Raises:
+        CheckpointError: something else is in the content, or the file cannot be written; the old file stays.
+    """
+    path = Path(path)
+    plain = encode(content, "content")
+    part = path.with_name(path.name + ".part")  # one name, so that the next save clears what a killed one left
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as file:
+            torch.save(plain, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise CheckpointError(
+            f"the checkpoint {str(path)!r} cannot be written ({error}); the old file is unchanged"
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename last; where folders cannot be opened, as on Windows, the system does that by itself."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def load_file(path: str | os.PathLike[str]) -> Any:
+    """Reads a file of tensors and plain values onto the CPU.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or would run code.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"there is no checkpoint {str(path)!r}")
+    try:
+        return decode(torch.load(path, map_location="cpu", weights_only=True))
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"the checkpoint {str(path)!r} holds more than tensors and plain values: loading it could run code, "
+            f"so it is refused, or it is damaged ({str(error).splitlines()[0]})"
+        ) from error
+    except Exception as error:  # torch has many errors for bytes that are no file of its own
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"the checkpoint {str(path)!r} is damaged or no checkpoint ({first})") from error
+
+
+def encode(content: Any, place: str) -> Any:
+    """Content as tensors and plain values alone.
+
+    Args:
+        content: what is to be saved.
+        place: where it stands, for the error.
+
+    Raises:
+        CheckpointError: it holds something that a safe file cannot.
+    """
+    if isinstance(content, torch.Tensor):
+        return content.detach()
+    if isinstance(content, numpy.generic):
+        return content.item()
+    if isinstance(content, numpy.ndarray):
+        return {"__numpy__": torch.from_numpy(numpy.ascontiguousarray(content)), "shape": list(content.shape)}
+    if isinstance(content, Counter):  # MultiStepLR keeps one; torch before 2.4 does not load it safely
+        return {"__counter__": [[key, count] for key, count in content.items()]}
+    if isinstance(content, (dict, OrderedDict)):
+        return {key: encode(value, f"{place}[{key!r}]") for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        items = [encode(value, f"{place}[{index}]") for index, value in enumerate(content)]
+        return tuple(items) if isinstance(content, tuple) else items
+    if isinstance(content, PLAIN) and not hasattr(content, "__dict__"):
+        return content
+    raise CheckpointError(
+        f"{place} is of the type {type(content).__name__}, which a safe file cannot hold; "
+        "keep tensors, numbers, text, lists and dictionaries in state_dict()"
+    )
+
+
+def decode(content: Any) -> Any:
+    """What `encode` was given."""
+    if isinstance(content, dict):
+        if "__numpy__" in content:
+            return content["__numpy__"].numpy().reshape(content["shape"])
+        if "__counter__" in content:
+            return Counter(dict(content["__counter__"]))
+        return {key: decode(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        items = [decode(value) for value in content]
+        return tuple(items) if isinstance(content, tuple) else items
+    return content

@@ -1,0 +1,126 @@
+"""Console (T16, T17): plain lines in a file, in-place output in a terminal."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+
+import torch.nn.functional as F
+
+from deepepochs.callbacks import make_console
+
+from ..engine.references import net, regression
+from .helpers import loader, quiet
+
+X, Y = regression(8)
+
+SCRIPT = """
+import sys, time, torch
+from torch import nn
+from deepepochs import Trainer
+class Slow(nn.Linear):
+    def forward(self, x):
+        time.sleep(0.03)
+        return super().forward(x)
+x = torch.ones(40, 2)
+t = Trainer(Slow(2, 1), nn.functional.mse_loss, epochs=2, device='cpu', running_id='here', **eval(sys.argv[1]))
+t.fit([(x, x[:, :1])] * 12, [(x, x[:, :1])])
+t.test([(x, x[:, :1])])
+"""
+
+
+def in_terminal(options):
+    """What a script writes to a terminal."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, repr(options)],
+        stdout=child,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+    os.close(child)
+    written = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            chunk = os.read(parent, 65536)
+        except OSError:  # the terminal's other end is closed
+            break
+        if not chunk:
+            break
+        written += chunk
+    os.close(parent)
+    assert process.wait(timeout=10) == 0, written.decode()
+    return written.decode()
+
+
+def test_without_a_terminal_there_is_one_plain_line_an_epoch(capsys):
+    options = {"epochs": 3, "log_batch": True, "log_tqdm": True, "show_info": True, "running_id": "here"}
+    with quiet(net(), F.mse_loss, **options) as trainer:
+        progress = trainer.fit(loader(X, Y, 2), loader(X, Y, 2))
+        results = trainer.test(loader(X, Y, 2))
+        trainer.fit(loader(X, Y, 2), epochs=1)  # the info is shown once
+    out = capsys.readouterr().out
+    assert "\r" not in out
+    assert "\x1b" not in out
+    lines = out.splitlines()
+    assert lines[:5] == [
+        "device:      cpu",
+        "processes:   1",
+        "precision:   fp32",
+        "running ID:  here",
+        "parameters:  49",
+    ]
+    train, val = progress["train"]["loss"], progress["val"]["loss"]
+    assert lines[5:8] == [f"E {i + 1}/3  TRAIN> loss: {train[i]:.4f}  VAL> loss: {val[i]:.4f}" for i in range(3)]
+    assert lines[8] == f"TEST> loss: {results['loss']:.4f}"
+    assert len(lines) == 10
+
+
+def test_seven_decimals_and_vectors(capsys):
+    with quiet(net(), F.mse_loss, log_long=True, metrics=[lambda p, t: p.mean(0).repeat(2) * 0 + 0.5]) as trainer:
+        trainer.test(loader(X, Y, 2))
+    assert re.fullmatch(r"TEST> loss: \d\.\d{7} <lambda>: \[0\.5 0\.5\]\n", capsys.readouterr().out)
+
+
+def test_only_the_main_process_prints(capsys):
+    with quiet(net(), F.mse_loss, show_info=True) as trainer:
+        trainer.engine.processes.is_main = False
+        trainer.fit(loader(X, Y, 2))
+        trainer.test(loader(X, Y, 2))
+    assert capsys.readouterr().out == ""
+
+
+def test_in_a_terminal_the_batch_line_is_written_in_place():
+    out = in_terminal({})
+    assert "DeepEpochs" in out
+    assert "│" in out
+    shown = [int(number) for number in re.findall(r"\r\x1b\[K(?:E 1/2  )B (\d+)/12  TRAIN> loss: \d", out)]
+    # 12 batches of 30 ms: at most ten refreshes a second
+    assert shown[0] == 1
+    assert 2 <= len(shown) <= 6
+    assert len(re.findall(r"\r\x1b\[KE \d/2  TRAIN> loss: [\d.]+  VAL> loss: [\d.]+\r?\n", out)) == 2
+    assert re.search(r"TEST> loss: [\d.]+\r?\n$", out)
+
+
+def test_in_a_terminal_a_progress_bar_shows_the_time_left():
+    out = in_terminal({"log_tqdm": True, "show_info": False})
+    assert "E 1/2  TRAIN" in out
+    assert "/12" in out
+    assert re.search(r"0:00:\d\d", out)
+    assert "━" in out
+
+
+def test_nothing_in_place_when_nobody_asked_for_it():
+    out = in_terminal({"log_batch": False, "show_info": False})
+    assert "\x1b" not in out
+    assert len(out.splitlines()) == 3
+
+
+def test_batches_have_no_listener_without_a_terminal(monkeypatch):
+    """C2"""
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert type(make_console(False, True, True, True)).__name__ == "Console"
