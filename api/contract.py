@@ -47,6 +47,7 @@ class Run(Protocol):
         resume: what the trainer was asked to resume.
         hyper_params: what the user wants to see with the test metrics.
         history: metrics of all finished epochs.
+        stopper: lets several ranks stop together; None in one process.
         train_tasks: the tasks of the present fit.
         loader_states: what a loaded checkpoint holds for their loaders.
         metric_patch: the patch class of metric functions.
@@ -67,6 +68,7 @@ class Run(Protocol):
     hyper_params: dict[str, Any] | None
     history: dict[str, dict[str, list[Any]]]
     train_tasks: Sequence[Any]
+    stopper: Any
     loader_states: list[Any]
     metric_patch: Any
     auto_traindata_to_device: bool

@@ -199,6 +199,7 @@ class EpochTask:
         before = trainer.callbacks.listeners(f"before_{stage}_batch")
         after = trainer.callbacks.listeners(f"after_{stage}_batch")
         accumulate = trainer.engine.accumulate if is_training else None
+        after_update = None if trainer.stopper is None or not is_training else trainer.stopper.after_update
         is_counted = batches.counts_samples and self._infers_size and trainer.engine.world_size > 1
         index = -1
         for index, batch in enumerate(batches):
@@ -211,6 +212,8 @@ class EpochTask:
             else:
                 with accumulate(n_samples=None if is_counted else samples):
                     returned = call(batch_x, batch_y, **step_args)
+                if after_update is not None:
+                    after_update()
             if returned is not None:
                 step.take(returned, method)
             if after:

@@ -21,6 +21,7 @@ from .metric_set import as_list, combine
 from .optimizer import as_optimizers, check_parameters
 from .prediction import predict
 from .splitting import call_model
+from .stopping import Stopper, confirm_stop, interrupts_noted
 from .task import EpochTask
 
 
@@ -92,6 +93,7 @@ class TrainerBase:
         self._saves: list[CheckCallback] = []
         self._rng_state: Any = None
         self.train_tasks: Sequence[EpochTask] = []
+        self.stopper: Stopper | None = None
         self.loader_states: list[Any] = []
         self._has_fitted = False
         self._stage_metrics: dict[str, list[Any]] = {}
@@ -223,7 +225,7 @@ class TrainerBase:
     def _fit(self, train: Sequence[EpochTask], val: Sequence[EpochTask], val_freq: int) -> dict[str, Any]:
         own = History()
         self.train_tasks = train
-        with self._running():
+        with self._running(), interrupts_noted(self.engine) as self.stopper:
             try:
                 self.trigger("before_fit", epochs=self.max_epochs)
                 self._resume([*train, *val])
@@ -234,11 +236,13 @@ class TrainerBase:
                 for epoch_idx in range(self.init_epoch, self.max_epochs):
                     validates = bool(val) and (epoch_idx + 1) % val_freq == 0
                     self._epoch(train, val, validates, epoch_idx, own)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as stop:
                 self.engine.drop_window()
+                confirm_stop(self.engine, stop)
                 self.print("\nstopped by the keyboard; the finished epochs count")
             except StopLoopException as stop:
                 self.engine.drop_window()
+                confirm_stop(self.engine, stop)
                 self.print(stop)
             self.trigger("after_fit")
         return own.as_dict()
@@ -268,8 +272,10 @@ class TrainerBase:
             except StopLoopException as request:
                 stop = stop or request
         self._save()
-        if stop is not None:
-            raise stop
+        if self.engine.reduce(int(stop is not None), "max"):
+            raise stop or StopLoopException("stopped: another rank asked for it")
+        if self.stopper is not None:
+            self.stopper.ask()
 
     def _stage(self, stage: str, tasks: Sequence[EpochTask], epoch_idx: int | None) -> dict[str, Any]:
         """Runs all tasks of a stage.

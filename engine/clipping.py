@@ -13,7 +13,7 @@ from .precision import gradients, parameters
 
 def clip_value(optimizer: Optimizer, max_value: float) -> None:
     """Clips each element of an optimizer's gradients to [-max_value, max_value]."""
-    clip_grad_value_(parameters(optimizer), max_value)
+    clip_grad_value_(_clippable(optimizer), max_value)
 
 
 def clip_norm(
@@ -34,8 +34,21 @@ def clip_norm(
     if len(optimizers) > 1:
         finite = [known and all_finite(each) for known, each in zip(finite, optimizers)]
     kept = [each for good, each in zip(finite, optimizers) if good]
-    norm = clip_grad_norm_([tensor for each in kept for tensor in parameters(each)], max_norm, norm_type)
+    norm = clip_grad_norm_([tensor for each in kept for tensor in _clippable(each)], max_norm, norm_type)
     return norm, [each for good, each in zip(finite, optimizers) if not good]
+
+
+def _clippable(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The parameters; for a sparse gradient, which torch does not clip, a stand-in that holds its values."""
+    found = []
+    for each in parameters(optimizer):
+        if each.grad is not None and each.grad.is_sparse:
+            each.grad = each.grad.coalesce()
+            values = each.grad._values()
+            each = values.detach()  # the same memory: what is clipped there is clipped in the gradient
+            each.grad = values
+        found.append(each)
+    return found
 
 
 def all_finite(optimizer: Optimizer) -> bool:

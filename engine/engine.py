@@ -264,6 +264,7 @@ class Engine:
         chosen = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
         finite = [self._precision.unscale(each) for each in chosen]
         norm, skipped = clipping.clip_norm(chosen, finite, max_norm, norm_type)
+        self._skipped.difference_update(id(each) for each in chosen)
         self._skipped.update(id(each) for each in skipped)
         return norm
 
@@ -278,11 +279,16 @@ class Engine:
         """Updates the parameters at the window's end: unscale, step unless overflowed, free the gradients.
 
         Args:
-            optimizer: prepared or not.
+            optimizer: a prepared one.
 
         Returns:
             Whether parameters changed; advance a step scheduler only then. False within a window.
+
+        Raises:
+            RuntimeError: it is not prepared, though gradients are accumulated.
         """
+        if self._window.steps > 1:
+            self._check_prepared(optimizer)
         if not self._window.closes:
             return False
         if self._is_fp32 and not self._skipped:
@@ -297,11 +303,17 @@ class Engine:
         """Steps several optimizers and only then frees the gradients, which they may share.
 
         Args:
-            optimizers: prepared or not.
+            optimizers: prepared ones.
 
         Returns:
             For each whether its parameters changed; all False within a window.
+
+        Raises:
+            RuntimeError: one is not prepared, though gradients are accumulated.
         """
+        if self._window.steps > 1:
+            for optimizer in optimizers:
+                self._check_prepared(optimizer)
         if not self._window.closes:
             return [False] * len(optimizers)
         changed = [self._step_one(optimizer) for optimizer in optimizers]
@@ -310,19 +322,31 @@ class Engine:
         return changed
 
     def _step_one(self, optimizer: Optimizer) -> bool:
-        is_skipped = id(optimizer) in self._skipped
-        self._skipped.discard(id(optimizer))
-        return not is_skipped and self._precision.step(optimizer)
+        if id(optimizer) in self._skipped:
+            self._skipped.discard(id(optimizer))
+            self._precision.skip(optimizer)
+            return False
+        return self._precision.step(optimizer)
+
+    def _check_prepared(self, optimizer: Optimizer) -> None:
+        if optimizer not in self.optimizers:
+            raise RuntimeError(
+                f"{type(optimizer).__name__} is not prepared: its gradients would miss the window's weights; "
+                "pass it to prepare() first"
+            )
 
     def _end_micro_batch(self) -> None:
         if self._window.closes:
             self._precision.update()
+            self._skipped.clear()
         self._window.end()
         for replica in self._replicas:
             replica.require_backward_grad_sync = True
 
     def drop_window(self) -> None:
         """Drops what an unfinished window left: gradients, weights and scaling state; finished updates stay."""
+        for model in self.models:
+            model.zero_grad()
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self._precision.drop()
@@ -332,14 +356,18 @@ class Engine:
             replica.require_backward_grad_sync = True
 
     def _rescale_gradients(self, factor: float) -> None:
-        for optimizer in self.optimizers:
-            multiply(gradients(optimizer), factor)
+        held = {id(grad): grad for optimizer in self.optimizers for grad in gradients(optimizer)}
+        multiply(list(held.values()), factor)  # once each, also where optimizers share parameters
 
     # ---- several processes
 
     def barrier(self) -> None:
         """Waits until every process is here."""
         self.processes.barrier()
+
+    def meet(self, name: str, timeout_s: float) -> bool:
+        """Whether all processes come to this place soon; without a collective, which could wait for ever."""
+        return self.processes.meet(name, timeout_s)
 
     def reduce(self, data: Any, op: str = "sum") -> Any:
         """Combines nested tensors and numbers over the processes: 'sum', 'mean', 'max' or 'min'."""

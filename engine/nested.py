@@ -40,17 +40,25 @@ def map_nested(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[obj
     if isinstance(data, Mapping):
         return _map_mapping(function, data, is_leaf)
     if isinstance(data, (tuple, list)):
-        items = [map_nested(function, item, is_leaf) for item in data]
-        return kind(*items) if hasattr(data, "_fields") else kind(items)
+        return _map_sequence(function, data, is_leaf)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         return _map_dataclass(function, data, is_leaf)
     return function(data)
 
 
+def _map_sequence(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[object], bool]) -> Any:
+    items = [map_nested(function, item, is_leaf) for item in data]
+    if isinstance(data, list):
+        clone = copy.copy(data)  # keeps attributes of the user's class, whatever its constructor takes
+        clone[:] = items
+        return clone
+    return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
+
+
 def _map_mapping(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[object], bool]) -> Any:
     mapped = {key: map_nested(function, value, is_leaf) for key, value in data.items()}
-    if not hasattr(data, "__setitem__"):
-        return type(data)(mapped)
+    if not isinstance(data, dict) and not hasattr(data, "__copy__"):
+        return type(data)(mapped)  # a shallow copy would share its insides with the input
     clone = copy.copy(data)  # keeps a default factory, an order, attributes of the user's class
     for key, value in mapped.items():
         clone[key] = value

@@ -40,11 +40,16 @@ def wrap(module: nn.Module, device: torch.device, options: dict[str, Any]) -> nn
         device: this rank's.
         options: keyword arguments of DistributedDataParallel, and `sync_batchnorm`.
 
+    Raises:
+        ValueError: batch norms cannot be synchronised on this device.
+
     Returns:
         The wrapped module; the module itself where nothing in it is trained.
     """
     options = dict(options)
     if options.pop("sync_batchnorm", False):
+        if device.type != "cuda":
+            raise ValueError(f"`sync_batchnorm` in `ddp_options` needs CUDA devices, got {device}; leave it out")
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     if not any(each.requires_grad for each in module.parameters()):
         return module

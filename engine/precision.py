@@ -58,7 +58,7 @@ class Precision:
         """
         if self.scaler is None or not has_gradients(optimizer):
             return True
-        if not self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]:
+        if not self._is_unscaled(id(optimizer)):
             self.scaler.unscale_(optimizer)
         found: dict[Any, torch.Tensor] = self.scaler._found_inf_per_device(optimizer)
         return not any(flag.item() for flag in found.values())
@@ -80,22 +80,32 @@ class Precision:
         self._spent.add(id(optimizer))
         return finite
 
+    def skip(self, optimizer: torch.optim.Optimizer) -> None:
+        """Notes that an optimizer is done with its gradients without a step: the scale must move all the same."""
+        if self.scaler is not None:
+            self._spent.add(id(optimizer))
+
     def update(self) -> None:
-        """Moves the scale, if any optimizer stepped since it was moved last."""
-        if self._spent and self.scaler is not None:
+        """Moves the scale, if gradients of any optimizer were unscaled since it was moved last."""
+        self._spent.clear()
+        if self.scaler is not None and any(map(self._is_unscaled, list(self.scaler._per_optimizer_states))):
             self.scaler.update()
-            self._spent.clear()
+
+    def _is_unscaled(self, identity: int) -> bool:
+        assert self.scaler is not None
+        return bool(self.scaler._per_optimizer_states[identity]["found_inf_per_device"])
 
     def _update_between(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Moves the scale before another backward; gradients that wait for their optimizer follow it."""
         assert self.scaler is not None
         waiting = [each for each in optimizers if id(each) not in self._spent and has_gradients(each)]
         before = self.scaler.get_scale()
+        held = [1.0 if self._is_unscaled(id(each)) else before for each in waiting]
         self.update()
-        ratio = self.scaler.get_scale() / before
-        if ratio != 1.0:
-            for optimizer in waiting:
-                multiply(gradients(optimizer), ratio)
+        scale = self.scaler.get_scale()
+        for optimizer, present in zip(waiting, held):
+            if scale != present:
+                multiply(gradients(optimizer), scale / present)
 
     def drop(self) -> None:
         """Forgets what an interrupted window left: the scale itself stays."""
@@ -107,7 +117,8 @@ class Precision:
         """The scaler's state; empty without one."""
         if self.scaler is None:
             return {}
-        self.update()
+        if self._spent:
+            self.update()
         return dict(self.scaler.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

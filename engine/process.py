@@ -10,7 +10,7 @@ from typing import Any, Iterator
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from .nested import leaves, map_nested
@@ -104,6 +104,7 @@ class Processes:
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
         self.is_main = place.rank == 0
         self._joined = False
+        self._meetings: dict[str, int] = {}
         self._device = torch.device("cpu")
         if self.world_size == 1:
             return
@@ -244,6 +245,25 @@ class Processes:
         items = [item]
         dist.broadcast_object_list(items, source, device=self._device)
         return items[0]
+
+    def meet(self, name: str, timeout_s: float) -> bool:
+        """Whether all processes come to this place soon; without a collective, which could wait for ever.
+
+        Args:
+            name: what the place is about.
+            timeout_s: how long to wait for the others.
+        """
+        if self.world_size == 1:
+            return True
+        store = _get_default_store()
+        self._meetings[name] = self._meetings.get(name, 0) + 1
+        keys = [f"deepepochs/{name}/{self._meetings[name]}/{rank}" for rank in range(self.world_size)]
+        store.set(keys[self.rank], "here")
+        try:
+            store.wait(keys, datetime.timedelta(seconds=timeout_s))
+        except RuntimeError:  # the store's own error for a time-out
+            return False
+        return True
 
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import random
 from typing import Any, Iterator
 
@@ -17,6 +18,7 @@ def set_seed(seed: int) -> None:
         seed: 0 to 2**64 - 1.
 
     Raises:
+        TypeError: the seed is not a whole number.
         ValueError: the seed is out of that range.
     """
     seed = check_seed(seed)
@@ -30,11 +32,16 @@ def check_seed(seed: int) -> int:
     """Refuses a seed that the generators cannot take.
 
     Raises:
+        TypeError: the seed is not a whole number.
         ValueError: the seed is not within 0 and 2**64 - 1.
     """
-    if not 0 <= int(seed) < 2**64:
+    try:
+        number = operator.index(seed)  # numpy's integers pass; text and fractions, which int() would cut, do not
+    except TypeError:
+        raise TypeError(f"`seed` must be a whole number, got {seed!r}") from None
+    if not 0 <= number < 2**64:
         raise ValueError(f"`seed` must be within 0 and 2**64 - 1, got {seed!r}")
-    return int(seed)
+    return number
 
 
 def mix_seed(seed: int, *numbers: int) -> int:

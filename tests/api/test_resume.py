@@ -99,7 +99,8 @@ def test_a_new_process_resumes_exactly(tmp_path):
     code = (
         "import sys; sys.path.insert(0, {root!r}); import torch; torch.set_num_threads(1)\n"
         "from tests.api.test_resume import train; from deepepochs.engine import save_file\n"
-        "save_file('found.ckpt', {{'weights': train('accumulation', {epochs}, {resume!r}, 'parts', {seed})['weights']}})"
+        "found = train('accumulation', {epochs}, {resume!r}, 'parts', {seed})\n"
+        "save_file('found.ckpt', {{'weights': found['weights']}})"
     )
     for epochs, resume, seed in ((2, False, 1), (5, "r", 9)):
         script = code.format(root=str(ROOT), epochs=epochs, resume=resume, seed=seed)

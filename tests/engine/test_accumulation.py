@@ -239,3 +239,66 @@ def test_sparse_gradients_are_weighted_too():
     theirs(ids).mean().backward()
     opt.step()
     assert_close(ours.weight.detach(), theirs.weight.detach())
+
+
+def test_a_parameter_of_two_optimizers_is_weighted_once():
+    shared = torch.nn.Parameter(torch.zeros(1))
+    optimizers = [torch.optim.SGD([shared], lr=1.0), torch.optim.SGD([shared], lr=1.0)]
+    with Engine(device="cpu", gradient_accumulation_steps=2) as engine:
+        engine.prepare(*optimizers)
+        for count, slope in ((1, 3.0), (3, 5.0)):
+            with engine.accumulate(n_samples=count):
+                engine.backward((shared * slope).sum())
+                changed = engine.step_all(optimizers)
+    assert changed == [True, True]
+    assert shared.item() == -2 * (1 * 3.0 + 3 * 5.0) / 4
+
+
+def test_an_optimizer_that_is_not_prepared_is_refused():
+    """Its gradients would not be weighted: silently another update."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    opt = torch.optim.SGD([parameter], lr=1.0)
+    with Engine(device="cpu", gradient_accumulation_steps=2) as engine:
+        with pytest.raises(RuntimeError, match="SGD is not prepared"):
+            engine.step(opt)
+        with pytest.raises(RuntimeError, match="SGD is not prepared"):
+            engine.step_all([opt])
+
+
+class Breaks(IterableDataset):
+    """A stream that fails in its first pass, after one batch of a window."""
+
+    def __init__(self, batches):
+        self.batches, self.passes = batches, 0
+
+    def __iter__(self):
+        self.passes += 1
+        for index, batch in enumerate(self.batches):
+            if self.passes == 1 and index == 2:
+                raise OSError("the disk is gone")
+            yield batch
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_loader_that_fails_within_a_window_does_not_reach_into_the_next_pass(precision):
+    """E9"""
+    x, y = regression(16)
+    batches = cut(x, y, [4, 4, 4, 4])
+    ours, theirs = net(), net()
+
+    def one_pass(engine, loader, model, opt):
+        for a, b in loader:
+            with engine.accumulate(n_samples=len(a)):
+                engine.backward(F.mse_loss(model(a), b))
+                engine.step(opt)
+
+    with Engine(device="cpu", precision=precision, gradient_accumulation_steps=3) as engine:
+        opt = engine.prepare(OPTIMIZERS["sgd"](ours.parameters()))
+        loader = engine.prepare_loader(DataLoader(Breaks(batches), batch_size=None))
+        with pytest.raises(OSError, match="disk"):
+            one_pass(engine, loader, ours, opt)
+        one_pass(engine, loader, ours, opt)
+    with Engine(device="cpu", precision=precision, gradient_accumulation_steps=3) as engine:
+        opt = engine.prepare(OPTIMIZERS["sgd"](theirs.parameters()))
+        one_pass(engine, engine.prepare_loader(batches), theirs, opt)
+    assert torch.equal(flat(ours), flat(theirs))

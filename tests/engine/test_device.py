@@ -68,3 +68,10 @@ def test_cuda_gets_an_index_and_pinned_memory_does_not_block():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert moved[0].device == choose_device("cuda")
+
+
+def test_a_packed_sequence_moves_as_one():
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    moved = move([packed], torch.device("meta"))[0]
+    assert type(moved) is type(packed)
+    assert moved.data.device.type == "meta"

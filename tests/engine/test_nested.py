@@ -145,3 +145,47 @@ def test_concatenate_refuses_other_structures():
 def test_describe_shows_shapes_dtypes_and_types():
     text = describe((torch.zeros(2, 3), {"a": None, "b": [torch.zeros(1, dtype=torch.int64)]}))
     assert text == "tuple(Tensor(2, 3) float32, dict(a: NoneType, b: list(Tensor(1,) int64)))"
+
+
+class Store(collections.abc.MutableMapping):
+    """A mapping whose shallow copy shares its insides."""
+
+    def __init__(self, items=()):
+        self.items_ = dict(items)
+
+    def __getitem__(self, key):
+        return self.items_[key]
+
+    def __setitem__(self, key, value):
+        self.items_[key] = value
+
+    def __delitem__(self, key):
+        del self.items_[key]
+
+    def __iter__(self):
+        return iter(self.items_)
+
+    def __len__(self):
+        return len(self.items_)
+
+
+def test_a_users_own_mapping_is_not_changed():
+    data = Store({"a": 1})
+    found = map_nested(lambda leaf: leaf + 1, data)
+    assert type(found) is Store
+    assert (data["a"], found["a"]) == (1, 2)
+
+
+class Boxes(list):
+    """A list whose constructor wants more than the items."""
+
+    def __init__(self, items, size):
+        super().__init__(items)
+        self.size = size
+
+
+def test_a_list_keeps_its_attributes_whatever_its_constructor_takes():
+    data = Boxes([1, 2], size=9)
+    found = map_nested(lambda leaf: leaf + 1, data)
+    assert (type(found), list(found), found.size) == (Boxes, [2, 3], 9)
+    assert list(data) == [1, 2]

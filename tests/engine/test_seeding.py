@@ -93,3 +93,16 @@ def test_augmentation_in_workers_is_reproducible_and_differs_between_epochs():
     assert torch.equal(first, again[0])
     assert torch.equal(second, again[1])
     assert not (first == second).any()
+
+
+@pytest.mark.parametrize("seed", [1.5, "7", None])
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(TypeError, match="must be a whole number, got"):
+        set_seed(seed)
+
+
+def test_numpys_integers_are_seeds():
+    set_seed(numpy.int64(7))
+    ours = draw()
+    set_seed(7)
+    assert draw() == ours

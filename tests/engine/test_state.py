@@ -67,3 +67,18 @@ def test_names_and_shapes_that_do_not_fit_are_refused():
         load_model_state(net(), {})
     with pytest.raises(RuntimeError, match="size mismatch"):
         load_model_state(net(inputs=4), model_state(net(inputs=5)))
+
+
+def test_a_data_parallel_file_of_a_model_with_an_attribute_called_module():
+    one, other = Parts(False), Parts(True)
+    with torch.no_grad():
+        one.module.weight.fill_(5.0)
+    load_model_state(other, {f"module.{name}": value for name, value in one.state_dict().items()})
+    assert torch.equal(flat(one), flat(other))
+
+
+def test_a_name_that_is_not_expected_is_refused_unless_told():
+    state = {**model_state(net()), "extra": torch.zeros(1)}
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        load_model_state(net(), state)
+    assert load_model_state(net(), state, strict=False).unexpected_keys == ["extra"]
