@@ -10,8 +10,7 @@ from .patches import ConfusionMetrics, ConfusionPatch, MeanPatch, PatchBase, Ten
 from .task import EpochTask
 from .tools import batches, concat, groupby_apply, make_runningid, rename
 from .trainer import Trainer, TrainerBase
-
-__version__ = "0.8.0"
+from .version import __version__ as __version__
 
 __all__ = [
     "Callback",

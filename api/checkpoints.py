@@ -13,6 +13,7 @@ from deepepochs.engine import CheckpointError, load_file, load_rng_state, rng_st
 
 from .callbacks import CheckCallback
 from .contract import Run
+from .version import __version__
 
 FORMAT_VERSION = 1
 NEEDED = ("model_state", "opt_state", "epoch")
@@ -26,8 +27,6 @@ def collect(trainer: Run, monitors: list[CheckCallback], path: Path) -> dict[str
         monitors: all of its monitors, in the order of their declaration.
         path: the file, from which the other monitors' files are found again after a move.
     """
-    from . import __version__
-
     engine = trainer.engine
     state = engine.state_dict()
     return {
