@@ -3,16 +3,27 @@
 from deepepochs.engine import launch, set_seed
 
 from . import metrics
-from .callbacks import Callback, CheckCallback, GradClipCallback
+from .board import run_tensorboard
+from .callbacks import (
+    AnalyzeCallback,
+    Callback,
+    CheckCallback,
+    GradClipCallback,
+    InterpreteCallback,
+    LogCallback,
+    LRFindCallback,
+)
 from .exceptions import CallbackException, LoopException, StopLoopException
 from .optimizer import Optimizer, Optimizers
 from .patches import ConfusionMetrics, ConfusionPatch, MeanPatch, PatchBase, TensorPatch, ValuePatch
+from .plotting import plot_confusion
 from .task import EpochTask
 from .tools import batches, concat, groupby_apply, make_runningid, rename
 from .trainer import Trainer, TrainerBase
 from .version import __version__ as __version__
 
 __all__ = [
+    "AnalyzeCallback",
     "Callback",
     "CallbackException",
     "CheckCallback",
@@ -20,6 +31,9 @@ __all__ = [
     "ConfusionPatch",
     "EpochTask",
     "GradClipCallback",
+    "InterpreteCallback",
+    "LRFindCallback",
+    "LogCallback",
     "LoopException",
     "MeanPatch",
     "Optimizer",
@@ -36,6 +50,8 @@ __all__ = [
     "launch",
     "make_runningid",
     "metrics",
+    "plot_confusion",
     "rename",
+    "run_tensorboard",
     "set_seed",
 ]

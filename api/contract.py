@@ -8,6 +8,7 @@ from typing import Any, Callable, ContextManager, Protocol, Sequence
 from deepepochs.engine import Engine
 
 from .optimizer import Optimizers
+from .writer import Writer
 
 
 class Task(Protocol):
@@ -53,6 +54,7 @@ class Run(Protocol):
         metric_patch: the patch class of metric functions.
         auto_traindata_to_device: whether training batches are moved to the device.
         default_steps: the step functions that are the trainer's own, not the user's.
+        writer: the one TensorBoard writer.
         cleanup: closed at the end of the present fit or test, however it ends; register what must be undone.
     """
 
@@ -74,6 +76,7 @@ class Run(Protocol):
     auto_traindata_to_device: bool
     default_steps: tuple[Callable[..., Any], ...]
     cleanup: contextlib.ExitStack
+    writer: Writer
 
     def request_save(self, monitor: Any) -> None:
         """Asks for a checkpoint by a monitor once all callbacks have finished the epoch."""

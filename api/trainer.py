@@ -11,7 +11,7 @@ import torch
 
 from deepepochs.engine import CheckpointError, Engine, save_file, unwrap
 
-from .arguments import check_engine, check_parts, check_running_id, make_tasks
+from .arguments import check_engine, check_epochs, check_parts, check_running_id, make_tasks
 from .callbacks import CallbackPool, CheckCallback, make_console, number_monitors
 from .checkpoints import apply_rng, collect, newest, read, restore
 from .collector import patch_class
@@ -23,6 +23,7 @@ from .prediction import predict
 from .splitting import call_model
 from .stopping import Stopper, confirm_stop, interrupts_noted
 from .task import EpochTask
+from .writer import Writer
 
 
 class TrainerBase:
@@ -83,11 +84,12 @@ class TrainerBase:
         self.running_id = check_running_id(
             self.engine.broadcast_object(str(int(time.time() * 100))) if running_id is None else running_id
         )
+        self.writer = Writer(self.running_id, self.main_process)
         self.hyper_params = hyper_params
         self.auto_traindata_to_device = auto_traindata_to_device
         self.default_steps: tuple[Callable[..., Any], ...] = (TrainerBase.train_step, TrainerBase.evaluate_step)
         self.history: dict[str, dict[str, list[Any]]] = {"train": {}, "val": {}}
-        self.current_task: Any = None
+        self.current_task: Any = EpochTask(())  # until a stage runs: its step methods say that none does
         self.cleanup = contextlib.ExitStack()
         self.monitors = number_monitors(as_list(callbacks))
         self._saves: list[CheckCallback] = []
@@ -196,7 +198,7 @@ class TrainerBase:
             val_metrics: further metrics of validation.
             train_tasks: an EpochTask or a list of them, instead of `train_dl`.
             val_tasks: the same for validation; `val_dl` comes before them.
-            epochs: the total at the first call; a later call trains that many more.
+            epochs: the total at the first call; a later call adds that many to it.
 
         Returns:
             {'train': {name: [a value an epoch]}, 'val': {...}} of the epochs of this call.
@@ -209,6 +211,8 @@ class TrainerBase:
             raise ValueError(f"fit() takes either `train_dl` or `train_tasks`, got {given}")
         if not isinstance(val_freq, int) or val_freq < 1:
             raise ValueError(f"`val_freq` must be a whole number of at least 1, got {val_freq!r}")
+        if epochs is not None:
+            check_epochs(epochs)
         self._stage_metrics["train"] = combine(train_metrics, metrics, self.general_metrics)
         self._stage_metrics["val"] = combine(val_metrics, metrics, self.general_metrics)
         train = make_tasks(train_dl, train_tasks, batch_size=batch_size)
@@ -442,6 +446,7 @@ class TrainerBase:
                 yield
         except BaseException:
             self.engine.drop_window()
+            self.writer.close()
             raise
         finally:
             self.cleanup, self.current_task = outer
@@ -451,6 +456,7 @@ class TrainerBase:
     def close(self) -> None:
         """Ends the trainer's use: releases what it holds; may be called again."""
         self.cleanup.close()
+        self.writer.close()
         if self._owns_engine:
             self.engine.close()
 

@@ -1,0 +1,90 @@
+"""Writer: the one TensorBoard writer of a trainer, made when it is first needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Mapping
+
+
+class Writer:
+    """Writes a run's log; all callbacks share it, and only the main process has one that writes.
+
+    Args:
+        running_id: the run, a folder below the log folder.
+        is_main: whether this process writes.
+    """
+
+    def __init__(self, running_id: str, is_main: bool) -> None:
+        self._running_id, self._is_main = running_id, is_main
+        self._folder: Path | None = None
+        self._writer: Any = None
+
+    def open(self, log_dir: str) -> None:
+        """Chooses the folder, before the first write.
+
+        Args:
+            log_dir: the folder of all runs.
+
+        Raises:
+            ValueError: another callback has chosen another one.
+        """
+        folder = Path(log_dir).resolve() / self._running_id
+        if self._folder not in (None, folder):
+            raise ValueError(
+                f"log callbacks share one writer: give all of them the same `log_dir`, got {self._folder} and {folder}"
+            )
+        self._folder = folder
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the log lies; None before it was chosen."""
+        return self._folder
+
+    @property
+    def board(self) -> Any:
+        """The SummaryWriter, for text, figures and whatever else it writes; None in other processes.
+
+        Raises:
+            RuntimeError: no log callback has chosen a folder.
+        """
+        if self._folder is None:
+            raise RuntimeError("there is no log yet: add a LogCallback, or call trainer.writer.open(log_dir)")
+        if self._writer is None and self._is_main:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder))
+        return self._writer
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Writes several values of one step as one event."""
+        if self.board is None or not values:
+            return
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        entries = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self.board.file_writer.add_summary(Summary(value=entries), step)
+
+    def hyper_params(self, hyper_params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
+        """Writes hyper-parameters with the metrics that they led to, into the same run."""
+        if self.board is None:
+            return
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {
+            name: value if isinstance(value, (bool, int, float, str)) else str(value)
+            for name, value in hyper_params.items()
+        }
+        for summary in hparams(plain, dict(metrics)):  # type: ignore[no-untyped-call]
+            self.board.file_writer.add_summary(summary)
+        self.scalars(metrics, 0)
+
+    def flush(self) -> None:
+        """Brings everything onto the disk."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Finishes the file and ends the writer's thread; a later write opens a new file in the same folder."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
