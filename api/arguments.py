@@ -24,6 +24,15 @@ def check_parts(model: Any, loss: Any, epochs: Any) -> None:
         raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
     if loss is not None and not callable(loss):
         raise TypeError(f"`loss` must be a function (output, target) -> scalar, got {type(loss).__name__}")
+    check_epochs(epochs)
+
+
+def check_epochs(epochs: Any) -> None:
+    """Refuses a number of epochs that is none.
+
+    Raises:
+        ValueError: it is not a whole number of at least 0.
+    """
     if not isinstance(epochs, int) or epochs < 0:
         raise ValueError(f"`epochs` must be a whole number of at least 0, got {epochs!r}")
 

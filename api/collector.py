@@ -11,7 +11,7 @@ from deepepochs.engine import Engine
 
 from .merging import merge_over_ranks
 from .metric_set import MetricSet, add_values, flatten, is_stateful, metric_name
-from .patches import ConfusionPatch, MeanPatch, PatchBase, TensorPatch, ValuePatch, merge
+from .patches import ConfusionPatch, MeanPatch, PatchBase, TensorPatch, ValuePatch, detach, merge
 
 PatchClass = Callable[..., PatchBase]  # called with (metric=..., batch_size=...)
 PATCHES: dict[str, PatchClass] = {"tensor": TensorPatch, "mean": MeanPatch, "confusion": ConfusionPatch}
@@ -76,7 +76,7 @@ class Collector:
     def add_output(self, model_out: Any, batch_y: Any, batch_size: Any) -> None:
         """Adds a batch's outputs and targets to the metrics."""
         for metric in self._objects:
-            metric.update(model_out, batch_y)
+            metric.update(detach(model_out), detach(batch_y))
         total = self._totals.get("metric ")
         if type(total) is TensorPatch:  # the usual case, without a patch for each batch
             total.update(model_out, batch_y)
@@ -88,6 +88,7 @@ class Collector:
                 self._totals[key] = patch
 
     def _load(self, model_out: Any, batch_y: Any, batch_size: Any) -> Iterator[tuple[str, PatchBase]]:
+        model_out, batch_y = detach(model_out), detach(batch_y)  # a patch that kept them would keep their graph
         for name, function in self._functions.items():
             patch = self._patch(metric=function, batch_size=batch_size)
             yield f"metric {name}", check_loaded(patch, patch.load(model_out, batch_y))
@@ -101,7 +102,8 @@ class Collector:
         check_returned(patches, step)
         for name, patch in patches.items():
             total = self._returned.get(name)
-            self._returned[name] = patch.copy() if total is None else merge(total, patch)
+            with torch.no_grad():
+                self._returned[name] = patch.copy() if total is None else merge(total, patch)
 
     def values(self, engine: Engine) -> dict[str, Any]:
         """The stage's results over all ranks, by their full names; the loss comes first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 from collections.abc import Mapping
 from typing import Any, Callable, Iterable, Sequence
 
@@ -87,7 +88,7 @@ def combine(*groups: Any) -> list[Any]:
         for metric in as_list(group):
             if not callable(metric):
                 raise TypeError(f"`metrics` must hold functions (preds, targets) -> value, got {metric!r}")
-            if not any(metric is each for each in chosen):
+            if not any(is_same(metric, each) for each in chosen):
                 chosen.append(metric)
     names = [metric_name(metric) for metric in chosen]
     doubles = sorted({name for name in names if name and names.count(name) > 1})
@@ -98,6 +99,11 @@ def combine(*groups: Any) -> list[Any]:
             else "a metric must not be named 'loss': that is the loss's own name; use @rename(...)"
         )
     return chosen
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two metrics are the same object; a bound method is made anew each time it is looked up."""
+    return one is other or (isinstance(one, types.MethodType) and isinstance(other, types.MethodType) and one == other)
 
 
 def as_list(items: Any) -> list[Any]:

@@ -18,7 +18,8 @@ class Optimizer:
 
     Raises:
         TypeError: `opt` is not a torch optimizer.
-        ValueError: `sched_on` is neither 'epoch' nor 'step', or the scheduler drives another optimizer.
+        ValueError: `sched_on` is neither 'epoch' nor 'step', the scheduler drives another optimizer, or it needs the
+            loss and is not to get it.
     """
 
     def __init__(
@@ -30,6 +31,8 @@ class Optimizer:
             raise ValueError(f"`sched_on` must be 'epoch' or 'step', got {sched_on!r}")
         if scheduler is not None and getattr(scheduler, "optimizer", opt) is not opt:
             raise ValueError("`scheduler` drives another optimizer than `opt`; make it with the same one")
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) and not sched_with_loss:
+            raise ValueError("ReduceLROnPlateau follows the loss; add `sched_with_loss=True`")
         self.opt = opt
         self.scheduler = scheduler
         self.sched_on = sched_on
@@ -150,6 +153,7 @@ def as_optimizers(opt: Any, model: torch.nn.Module) -> Optimizers:
 
     Raises:
         TypeError: `opt` is something else.
+        ValueError: an optimizer is there twice.
     """
     if opt is None:
         trained = [each for each in model.parameters() if each.requires_grad]
@@ -161,7 +165,10 @@ def as_optimizers(opt: Any, model: torch.nn.Module) -> Optimizers:
     ):
         got = [type(each).__name__ for each in opt] if isinstance(opt, (list, tuple)) else type(opt).__name__
         raise TypeError(f"`opt` must be a torch optimizer, an Optimizer, Optimizers or a list of these, got {got}")
-    return Optimizers([each if isinstance(each, Optimizer) else Optimizer(each) for each in opt])
+    optimizers = Optimizers([each if isinstance(each, Optimizer) else Optimizer(each) for each in opt])
+    if len({id(each.opt) for each in optimizers}) < len(optimizers):
+        raise ValueError("`opt` holds the same torch optimizer twice, it would step twice; leave one out")
+    return optimizers
 
 
 def check_parameters(optimizers: Iterable[Optimizer], modules: Sequence[Any], strict: bool) -> None:

@@ -134,7 +134,12 @@ def _weighted(value: Any, weight: Any) -> Any:
     """value * weight, in double precision where the device has it: long sums of floats drift."""
     if isinstance(value, Mapping):
         return {key: _weighted(each, weight) for key, each in value.items()}
-    value = torch.as_tensor(value).detach()
+    if not isinstance(value, torch.Tensor):
+        try:
+            value = torch.as_tensor(value)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise TypeError(f"a batch's value must be a number or a tensor, got {type(value).__name__}") from error
+    value = value.detach()
     return value.to(torch.float32 if value.device.type == "mps" else torch.float64) * weight
 
 
@@ -187,13 +192,13 @@ class TensorPatch(PatchBase):
 
     def load(self, batch_preds: Any, batch_targets: Any = None) -> Self:
         """Takes in predictions and targets: tensors or nested containers of tensors (batch, ...)."""
-        self.batch_preds, self.batch_targets = [_detached(batch_preds)], [_detached(batch_targets)]
+        self.batch_preds, self.batch_targets = [detach(batch_preds)], [detach(batch_targets)]
         return self
 
     def update(self, batch_preds: Any, batch_targets: Any) -> None:
         """Adds a batch without a patch of its own: what `load` and `add` together do."""
-        self.batch_preds.append(_detached(batch_preds))
-        self.batch_targets.append(_detached(batch_targets))
+        self.batch_preds.append(detach(batch_preds))
+        self.batch_targets.append(detach(batch_targets))
 
     def add(self, obj: TensorPatch) -> Self:
         """Merges another patch into this one."""
@@ -229,7 +234,8 @@ class TensorPatch(PatchBase):
             return self.metric(*self.joined())
 
 
-def _detached(data: Any) -> Any:
+def detach(data: Any) -> Any:
+    """Nested tensors without their graph."""
     if type(data) is torch.Tensor:
         return data.detach()
     return map_nested(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, data)

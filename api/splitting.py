@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Callable, Tuple
 
 import torch
@@ -91,6 +92,17 @@ def sizer(batch_size: Any) -> Callable[[Any, Any], int]:
             raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
         return lambda batch_x, batch_y: batch_size
     if callable(batch_size):
-        function: Callable[[Any, Any], int] = batch_size
-        return function
+        return checked_sizer(batch_size)
     raise TypeError(f"`batch_size` must be a whole number or a function (batch_x, batch_y) -> int, got {batch_size!r}")
+
+
+def checked_sizer(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A user's function (batch_x, batch_y) -> samples, refused when it gives something else."""
+
+    def size(batch_x: Any, batch_y: Any) -> Any:
+        samples = function(batch_x, batch_y)
+        if isinstance(samples, torch.Tensor) or (isinstance(samples, Real) and float(samples) >= 0):
+            return samples
+        raise ValueError(f"the `batch_size` function must return a number of at least 0, got {samples!r}")
+
+    return size

@@ -8,12 +8,12 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
-from deepepochs.engine import Engine, describe, map_nested
+from deepepochs.engine import Engine, describe
 
 from .collector import Collector
 from .contract import Run
 from .optimizer import Optimizer
-from .patches import ValuePatch
+from .patches import ValuePatch, detach
 
 
 class Step:
@@ -117,6 +117,8 @@ class Step:
             changed = engine.step_all([each.opt for each in trainer.opt])
             if self._schedules:
                 self._schedule([each for each, has_stepped in zip(trainer.opt, changed) if has_stepped])
+        if self._window_loss is not None:
+            self._window_loss.close()
         trainer.global_step += 1
         for listener in self._after_optimize:
             listener(trainer=trainer, optimize_index=optimize_index)
@@ -130,7 +132,7 @@ class Step:
 
     def do_metric(self, loss: Any = None, model_out: Any = None, batch_y: Any = None) -> None:
         """Hands the whole batch's loss, output and label over to the metrics."""
-        self._measure(loss, model_out, batch_y, self.batch_size)
+        self._measure(detach(loss), model_out, batch_y, self.batch_size)
 
     def _measure(self, loss: Any, model_out: Any, batch_y: Any, batch_size: Any) -> None:
         if loss is not None:
@@ -199,26 +201,25 @@ class WindowLoss:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._last = float("nan")
-        self.clear()
-
-    def clear(self) -> None:
-        """Starts a new window."""
-        self._sum: Any = 0.0
-        self._samples: Any = 0.0
+        self._total: ValuePatch | None = None
+        self._is_closed = False
 
     def add(self, loss: torch.Tensor, samples: float) -> None:
-        """Adds a part of the window."""
-        self._sum = self._sum + loss.double() * samples
-        self._samples += samples
+        """Adds a part of the window; the first one after `close` begins a new window."""
+        if self._total is None or self._is_closed:
+            self._total, self._is_closed = ValuePatch(samples).load(loss), False
+        else:
+            self._total.update(loss, samples)
+
+    def close(self) -> None:
+        """Ends the window, also where no optimizer stepped; `mean` stays what it is until the next begins."""
+        self._is_closed = True
 
     def mean(self) -> float:
-        """The mean since the last one, or the last one again (a sync point)."""
-        total, samples = self._engine.reduce((float(self._sum), float(self._samples)))
-        if samples:
-            self._last = total / samples
-        self.clear()
-        return self._last
+        """The mean over the window's samples (a sync point); NaN without any."""
+        own = (0.0, 0.0) if self._total is None else (float(self._total.batch_value), float(self._total.batch_size))
+        total, samples = self._engine.reduce(own)
+        return total / samples if samples else float("nan")
 
 
 def model_loss(model_out: Any, batch_y: Any) -> Any:
@@ -242,8 +243,3 @@ def loss_of_output(loss_fn: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     except ValueError:  # builtins may have no signature
         return loss_fn
     return loss_fn
-
-
-def detach(data: Any) -> Any:
-    """Nested tensors without their graph."""
-    return map_nested(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, data)

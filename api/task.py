@@ -12,8 +12,9 @@ from deepepochs.engine import Loader, preserved_rng
 from .collector import Collector
 from .contract import Run
 from .metric_set import as_list, combine
+from .patches import detach
 from .splitting import sizer, splitter
-from .step import Step, detach
+from .step import Step
 
 DEFAULT_STEPS = ("train_step", "evaluate_step")
 
@@ -179,7 +180,7 @@ class EpochTask:
                 values = collector.values(trainer.engine)
         finally:
             self._step = None
-        plain = {name: plain_value(value) for name, value in values.items()}
+        plain = {name: plain_value(name, value) for name, value in values.items()}
         for listener in listeners(f"after_{stage}_epoch"):
             listener(trainer=trainer, task=self, metrics=plain)
         return plain
@@ -292,11 +293,21 @@ def forward_events(trainer: Run, stage: str) -> Iterator[None]:
             handle.remove()
 
 
-def plain_value(value: Any) -> Any:
-    """A metric's value as a float, or as a numpy array where it has several elements (a sync point)."""
+def plain_value(name: str, value: Any) -> Any:
+    """A metric's value as a float, or as a numpy array where it has several elements (a sync point).
+
+    Raises:
+        TypeError: it is neither a number nor an array.
+    """
     if isinstance(value, torch.Tensor):
         value = value.detach()
         return value.item() * 1.0 if value.numel() == 1 and value.ndim == 0 else value.cpu().numpy()
     if hasattr(value, "ndim") and getattr(value, "ndim", 0) > 0:
         return value
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"the metric {name!r} must return a number, a tensor, an array or a dictionary of these, "
+            f"got {type(value).__name__}"
+        ) from error

@@ -69,7 +69,14 @@ class Precision:
         Returns:
             Whether it stepped.
         """
+        if self.name == "fp32":
+            optimizer.step()
+            return True
         torch.clear_autocast_cache()  # it holds casts of the weights that this step changes
+        with torch.autocast(self.device.type, enabled=False):  # a step method calls this inside autocast
+            return self._step(optimizer)
+
+    def _step(self, optimizer: torch.optim.Optimizer) -> bool:
         if self.scaler is None:
             optimizer.step()
             return True

@@ -13,6 +13,11 @@ def plain(preds, targets):
     return 1.0
 
 
+class Owner:
+    def method(self, preds, targets):
+        return 1.0
+
+
 def several(preds, targets):
     return {"a": 1, "b": {"c": 2}}
 
@@ -40,6 +45,10 @@ def test_names_that_meet_are_refused():
 
 def test_lists_are_joined_and_the_same_object_counts_once():
     assert combine(plain, [several, plain], None, (several,)) == [plain, several]
+    owner = Owner()
+    assert combine([owner.method], owner.method) == [owner.method]
+    with pytest.raises(ValueError, match="two named 'method'"):
+        combine(owner.method, Owner().method)
     with pytest.raises(ValueError, match="two named 'plain'"):
         combine([plain, rename("plain")(lambda p, t: 0)])
     with pytest.raises(TypeError, match="got 3"):

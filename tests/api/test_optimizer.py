@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from deepepochs import Optimizer, Optimizers
+from deepepochs.optimizer import as_optimizers
 
 from ..engine.references import net
 from .helpers import sgd
@@ -13,7 +14,8 @@ from .helpers import sgd
 
 def parts(scheduler=torch.optim.lr_scheduler.ExponentialLR, **options):
     opt = sgd(net(), momentum=0.9)
-    return opt, Optimizer(opt, scheduler(opt, 0.5), **options)
+    extra = {"factor": 0.5} if scheduler is torch.optim.lr_scheduler.ReduceLROnPlateau else {"gamma": 0.5}
+    return opt, Optimizer(opt, scheduler(opt, **extra), **options)
 
 
 def test_step_moves_what_waits_for_this_moment():
@@ -72,6 +74,9 @@ def test_zero_grad_frees():
         (lambda: parts(sched_on="batch"), ValueError, "got 'batch'"),
         (lambda: Optimizer(parts()[0], parts()[1].scheduler), ValueError, "another optimizer"),
         (lambda: parts()[1].step("batch"), ValueError, "got 'batch'"),
+        (lambda: parts(torch.optim.lr_scheduler.ReduceLROnPlateau), ValueError, "add `sched_with_loss=True`"),
+        (lambda: as_optimizers([parts()[0]] * 2, net()), ValueError, "twice"),
+        (lambda: as_optimizers([parts()[1], "adam"], net()), TypeError, r"got \['Optimizer', 'str'\]"),
         (lambda: parts(sched_with_loss=True)[1].step("epoch"), ValueError, "'loss'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import collections
 
+import numpy
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
@@ -83,3 +84,12 @@ def test_sizes_can_be_given():
             sizer(wrong)
     with pytest.raises(TypeError, match="got '3'"):
         sizer("3")
+
+
+def test_what_a_size_function_gives_is_checked():
+    """T5: any weight will do: whole numbers, tokens counted as a tensor, nothing at all."""
+    for right in (0, 2.5, torch.tensor(3), numpy.int64(4)):
+        assert sizer(lambda x, y, right=right: right)(X, Y) is right
+    for wrong in (None, "3", -1, float("nan")):
+        with pytest.raises(ValueError, match=f"must return a number of at least 0, got {wrong!r}"):
+            sizer(lambda x, y, wrong=wrong: wrong)(X, Y)

@@ -192,8 +192,11 @@ def test_a_misspelt_name_is_an_error():
 
 def test_outside_of_a_stage_there_is_nothing_to_optimise():
     task = EpochTask([(X, Y)])
-    with pytest.raises(RuntimeError, match="while fit"):
-        task.loss(X, Y)
+    trainer = quiet(net(), F.mse_loss)
+    for each in (task, trainer):
+        for call in (lambda each=each: each.loss(X, Y), each.optimize, each.do_metric):
+            with pytest.raises(RuntimeError, match="while fit"):
+                call()
     assert (task.batchs, EpochTask(iter_only()).batchs) == (1, None)
 
 

@@ -346,6 +346,20 @@ def test_a_metric_is_not_called_in_the_loop_unless_somebody_reads_it():
         assert calls == expected
 
 
+@pytest.mark.parametrize("wrong", [None, "a", (1.0, 2.0), [1.0]])
+def test_a_metric_that_gives_no_number_is_named(wrong):
+    with quiet(net(), F.mse_loss, metrics=[de.rename("odd")(lambda p, t: wrong)]) as trainer:
+        with pytest.raises(TypeError, match=f"the metric 'odd' must return .* got {type(wrong).__name__}"):
+            trainer.test([(X, Y)])
+
+
+@pytest.mark.parametrize("wrong", [None, "a"])
+def test_a_mean_of_no_numbers_is_refused(wrong):
+    with quiet(net(), F.mse_loss, metrics=[lambda p, t: wrong], metric_patch="mean") as trainer:
+        with pytest.raises(TypeError, match="must be a number or a tensor"):
+            trainer.test([(X, Y)])
+
+
 # ---- fit, test, predict (T2, T3)
 
 
@@ -509,6 +523,9 @@ def test_an_interruption_anywhere_leaves_a_trainer_that_goes_on_exactly(event, e
         (lambda: quiet(loss="mse"), TypeError, "got str"),
         (lambda: quiet(epochs=-1), ValueError, "got -1"),
         (lambda: quiet(epochs=1.5), ValueError, "got 1.5"),
+        (lambda: quiet(loss=F.mse_loss).fit([(X, Y)], epochs=2.5), ValueError, "got 2.5"),
+        (lambda: quiet(loss=F.mse_loss).fit([(X, Y)], epochs=-1), ValueError, "got -1"),
+        (lambda: quiet(loss=F.mse_loss).fit([(X, Y)], batch_size=lambda x, y: None), ValueError, "got None"),
         (lambda: quiet(precision="half"), ValueError, "got 'half'"),
         (lambda: quiet(device="gpu"), ValueError, "got 'gpu'"),
         (lambda: quiet(opt=sgd(net())), ValueError, "not the model's"),
