@@ -101,6 +101,11 @@ def combine(*groups: Any) -> list[Any]:
     return chosen
 
 
+def copies(metrics: Sequence[Any]) -> list[Any]:
+    """The same metrics, torchmetrics objects as objects of their own: the given ones are in use."""
+    return [each.clone() if is_stateful(each) else each for each in metrics]
+
+
 def is_same(one: Any, other: Any) -> bool:
     """Whether two metrics are the same object; a bound method is made anew each time it is looked up."""
     return one is other or (isinstance(one, types.MethodType) and isinstance(other, types.MethodType) and one == other)

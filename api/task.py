@@ -80,6 +80,11 @@ class EpochTask:
             return None
 
     @property
+    def is_running(self) -> bool:
+        """Whether a stage runs over this task."""
+        return self._step is not None
+
+    @property
     def running(self) -> Step:
         """The tools of the stage that runs.
 

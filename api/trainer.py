@@ -17,7 +17,7 @@ from .checkpoints import apply_rng, collect, newest, read, restore
 from .collector import patch_class
 from .exceptions import StopLoopException
 from .history import History
-from .metric_set import as_list, combine
+from .metric_set import as_list, combine, copies
 from .optimizer import as_optimizers, check_parameters
 from .prediction import predict
 from .splitting import call_model
@@ -317,7 +317,8 @@ class TrainerBase:
         Raises:
             ValueError: there is no data, or a loader is empty.
         """
-        self._stage_metrics["test"] = combine(metrics, self.general_metrics)
+        chosen = combine(metrics, self.general_metrics)
+        self._stage_metrics["test"] = copies(chosen) if self.current_task.is_running else chosen
         test = make_tasks(test_dl, tasks, batch_size=batch_size, do_loss=do_loss)
         if not test:
             raise ValueError("test() takes `test_dl`, `tasks` or both, got neither")
@@ -445,7 +446,8 @@ class TrainerBase:
             with self.cleanup:
                 yield
         except BaseException:
-            self.engine.drop_window()
+            if not outer[1].is_running:  # else the window belongs to the fit around this test
+                self.engine.drop_window()
             self.writer.close()
             raise
         finally:

@@ -6,7 +6,7 @@ import pytest
 import torchmetrics
 
 from deepepochs import rename
-from deepepochs.metric_set import MetricSet, as_list, combine, flatten, is_stateful, metric_name
+from deepepochs.metric_set import MetricSet, as_list, combine, copies, flatten, is_stateful, metric_name
 
 
 def plain(preds, targets):
@@ -63,3 +63,7 @@ def test_torchmetrics_objects_are_recognised():
     assert not is_stateful(plain)
     assert as_list(collection) == [collection]
     assert as_list(None) == []
+    function, copied = copies([plain, own])
+    assert function is plain
+    assert copied is not own
+    assert type(copied) is type(own)

@@ -393,6 +393,29 @@ def test_fit_and_test_alternate_and_a_callback_may_test():
         trainer.fit(loader(X, Y, 8), epochs=1)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_test_within_a_training_epoch_changes_nothing_of_it(fails):
+    """Neither the window that is open nor the state of a shared torchmetrics object."""
+
+    class Tester(Callback):
+        def on_after_train_batch(self, trainer, **others):
+            if fails:
+                with pytest.raises(RuntimeError, match="shapes"):
+                    trainer.test([(X[:, :2], Y)])
+            else:
+                trainer.test(loader(X, Y, 8))
+
+    found = []
+    for callbacks in ([], [Tester()]):
+        model = net()
+        options = {"metrics": torchmetrics.MeanSquaredError(), "gradient_accumulation_steps": 2, "epochs": 2}
+        with quiet(model, F.mse_loss, sgd(model), callbacks=callbacks, **options) as trainer:
+            found.append((trainer.fit(loader(X, Y, 5)), flat(model)))
+    (expected, parameters), (progress, changed) = found
+    assert progress == expected
+    assert torch.equal(parameters, changed)
+
+
 def test_predictions_come_in_the_data_sets_order():
     model = net()
     with quiet(model, F.mse_loss) as trainer:
@@ -403,6 +426,25 @@ def test_predictions_come_in_the_data_sets_order():
         assert torch.equal(found, torch.cat([model(x) for x in X.split(8)]))
         assert torch.equal(inputs, torch.cat([model(x) for x in X.split(5)]))
     assert not found.requires_grad
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.lin(x), {"twice": x * 2}
+
+
+def test_predictions_may_be_tuples_and_inputs_may_come_alone():
+    model = Pair()
+    with quiet(model, None) as trainer:
+        out, named = trainer.predict(DataLoader(X, batch_size=5, shuffle=True))
+        assert trainer.predict([]) is None
+    with torch.no_grad():
+        assert torch.equal(out, torch.cat([model.lin(x) for x in X.split(5)]))
+    assert torch.equal(named["twice"], X * 2)
 
 
 def test_nested_predictions():
@@ -594,6 +636,48 @@ def test_a_compiled_model_is_trained(monkeypatch):
         trainer.fit(loader(X, Y, 8), loader(X, Y, 8))
     bare(theirs, sgd(theirs), loader(X, Y, 8), 1)
     assert torch.equal(flat(ours), flat(theirs))
+
+
+def test_a_compiled_model_fires_the_events_of_its_forward(monkeypatch):
+    original, seen = torch.compile, []
+    monkeypatch.setattr(torch, "compile", lambda model: original(model, backend="eager"))
+
+    class Watch(Callback):
+        def on_before_train_forward(self, **others):
+            seen.append("before")
+
+        def on_after_train_forward(self, model_out, **others):
+            seen.append(len(model_out))
+
+    with quiet(net(), F.mse_loss, compile_model=True, callbacks=Watch()) as trainer:
+        trainer.fit(loader(X, Y, 8))
+    assert seen == ["before", 8, "before", 8, "before", 6]
+
+
+def test_scripts_of_the_predecessor_find_its_names():
+    class Old(Callback):
+        def on_before_fit(self, trainer, epochs):
+            assert trainer.main_process is True
+            assert (trainer.init_epoch, trainer.max_epochs, epochs) == (0, 2, 2)
+            assert (trainer.device.type, trainer.running_id, trainer.resume) == ("cpu", "7", False)
+            assert trainer.hyper_params == {"lr": 0.1}
+            assert trainer.metric_patch is de.TensorPatch
+            assert trainer.opt.get_current_lr() == [0.1]
+            assert trainer.opt[0].opt.param_groups[0]["lr"] == 0.1
+            assert trainer.opt[0].get_last_lr() is None
+
+        def on_before_train_epoch(self, trainer, task):
+            assert trainer.current_task is task
+            assert (task.batchs, task.stage, len(task.dataloader)) == (3, "train", 3)
+
+        def on_after_train_batch(self, trainer, metrics, batch_idx):
+            assert trainer.current_task.batch_size == (8, 8, 6)[batch_idx]
+
+    model = net()
+    options = {"epochs": 2, "running_id": 7, "hyper_params": {"lr": 0.1}, "callbacks": [Old()]}
+    with quiet(model, F.mse_loss, sgd(model), **options) as trainer:
+        trainer.fit(loader(X, Y, 8))
+        assert trainer.init_epoch == 2
 
 
 def test_training_data_can_stay_where_it_is():
