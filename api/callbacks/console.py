@@ -96,7 +96,7 @@ class LiveConsole(Console):
         self._has_bar = log_tqdm
         self._bar: Any = None
         self._due = float("inf")
-        self._place = ""
+        self._place, self._stage = "", ""
         self._total = 0
         self._done = 0
 
@@ -117,8 +117,15 @@ class LiveConsole(Console):
     def on_before_test_epochs(self, trainer: Run, tasks: Sequence[Task]) -> None:
         """Starts the stage's display."""
         super().on_before_test_epochs(trainer, tasks)
+        trainer.cleanup.callback(self._go_on, self._place, self._stage, self._total, self._done, self._bar)
         self._place = ""
         self._start(trainer, "TEST", tasks)
+
+    def _go_on(self, place: str, stage: str, total: int, done: int, bar: Any) -> None:
+        """Puts back the display of the epoch within which a test ran."""
+        self._place, self._stage, self._total, self._done, self._bar = place, stage, total, done, bar
+        if bar is not None:
+            bar.start()
 
     def _start(self, trainer: Run, stage: str, tasks: Sequence[Task]) -> None:
         lengths = [task.batchs for task in tasks]
@@ -128,6 +135,8 @@ class LiveConsole(Console):
         shows = trainer.main_process and sys.stdout.isatty()
         self._due = 0.0 if shows else float("inf")
         if shows and self._has_bar:
+            if self._bar is not None:  # of the epoch around this test; there can only be one
+                self._bar.stop()
             self._bar = make_bar()
             self._bar.add_task(f"{self._place}{stage}", total=self._total or None, metrics="")
             self._bar.start()

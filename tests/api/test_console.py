@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import torch.nn.functional as F
 
 from deepepochs.callbacks import make_console
@@ -32,11 +33,11 @@ t.test([(x, x[:, :1])])
 """
 
 
-def in_terminal(options):
+def in_terminal(options, script=SCRIPT):
     """What a script writes to a terminal."""
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, repr(options)],
+        [sys.executable, "-c", script, repr(options)],
         stdout=child,
         stderr=subprocess.STDOUT,
         env={**os.environ, "COLUMNS": "120"},
@@ -112,6 +113,30 @@ def test_in_a_terminal_a_progress_bar_shows_the_time_left():
     assert "/12" in out
     assert re.search(r"0:00:\d\d", out)
     assert "━" in out
+
+
+NESTED = """
+import torch
+from torch import nn
+from deepepochs import Callback, Trainer
+class Tester(Callback):
+    def on_after_train_batch(self, trainer, batch_idx, **others):
+        if batch_idx == 1:
+            trainer.test([(x, x[:, :1])] * 3)
+x = torch.ones(40, 2)
+opt = {"log_tqdm": %r, "show_info": False, "epochs": 1, "device": "cpu", "callbacks": Tester()}
+t = Trainer(nn.Linear(2, 1), nn.functional.mse_loss, **opt)
+t.fit([(x, x[:, :1])] * 4)
+print(t.console._stage, t.console._done, t.console._total)
+"""
+
+
+@pytest.mark.parametrize("has_bar", [False, True])
+def test_a_test_within_an_epoch_gives_the_display_back(has_bar):
+    out = in_terminal({}, NESTED % has_bar)
+    assert re.search(r"TEST> loss: [\d.]+", out)
+    assert re.search(r"E 1/1  TRAIN> loss: [\d.]+\r?\n", out)
+    assert out.splitlines()[-1].endswith("TRAIN 4 4")
 
 
 def test_nothing_in_place_when_nobody_asked_for_it():

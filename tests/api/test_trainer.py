@@ -520,7 +520,9 @@ class Raises(Callback):
 EVENTS = [
     "before_train_batch", "before_train_forward", "after_train_forward", "before_backward", "after_backward",
     "before_optimize", "after_optimize", "train_metrics", "after_train_batch", "before_val_batch",
-    "after_train_epoch", "before_epoch", "after_epoch",
+    "after_train_epoch", "before_epoch", "after_epoch", "before_train_epochs", "before_train_epoch",
+    "after_train_epochs", "before_val_epochs", "before_val_epoch", "before_val_forward", "after_val_forward",
+    "val_metrics", "after_val_batch", "after_val_epoch", "after_val_epochs",
 ]  # fmt: skip
 
 
