@@ -19,13 +19,14 @@ FORMAT_VERSION = 1
 NEEDED = ("model_state", "opt_state", "epoch")
 
 
-def collect(trainer: Run, monitors: list[CheckCallback], path: Path) -> dict[str, Any]:
+def collect(trainer: Run, monitors: list[CheckCallback], path: Path, position: Any = None) -> dict[str, Any]:
     """What a checkpoint file holds; every rank calls it, rank 0 writes it.
 
     Args:
         trainer: whose state.
         monitors: all of its monitors, in the order of their declaration.
         path: the file, from which the other monitors' files are found again after a move.
+        position: where within an epoch it is; None at an epoch's end.
     """
     engine = trainer.engine
     state = engine.state_dict()
@@ -46,6 +47,7 @@ def collect(trainer: Run, monitors: list[CheckCallback], path: Path) -> dict[str
             {**each.state_dict(), "file": os.path.relpath(each.path(trainer), path.parent)} for each in monitors
         ],
         "rng_state": engine.gather_object(rng_state()),
+        "position": position,
         "loader": [task.generator_states() for task in trainer.train_tasks],
     }
 
@@ -119,6 +121,7 @@ def restore(trainer: Run, monitors: list[CheckCallback], content: dict[str, Any]
     trainer.history = {stage: dict(lists) for stage, lists in content.get("progress", {"train": {}, "val": {}}).items()}
     restore_monitors(monitors, content, Path(path))
     trainer.loader_states = content.get("loader", [])
+    trainer.position = own_position(trainer, content.get("position"))
     states = content.get("rng_state", [])
     return states[trainer.engine.rank] if len(states) == trainer.engine.world_size else None
 
@@ -147,16 +150,34 @@ def restore_monitors(monitors: list[CheckCallback], content: Mapping[str, Any], 
         for state in left:
             if all(state.get(name) == value for name, value in monitor.identity().items()):
                 monitor.load_state_dict(state)
-                monitor.found = _beside(path, state.get("file"))
+                monitor.found = _beside(path, state.get("file"), is_own=content.get("position") is None)
                 left.remove(state)
                 break
 
 
-def _beside(path: Path, relative: str | None) -> Path:
+def _beside(path: Path, relative: str | None, is_own: bool) -> Path | None:
     """A monitor's file: at its old place relative to the loaded one, or the loaded one, renamed as it may be."""
     if relative is not None and (path.parent / relative).is_file():
         return path.parent / relative
-    return path
+    return path if is_own else None
+
+
+def own_position(trainer: Run, position: Any) -> Any:
+    """Where within an epoch this rank goes on; None for an epoch's beginning.
+
+    Raises:
+        CheckpointError: other ranks were at work: what each had read cannot be shared out anew.
+    """
+    if position is None:
+        return None
+    ranks = trainer.engine.world_size
+    if len(position["start"]) != ranks:
+        raise CheckpointError(
+            f"a checkpoint within an epoch of {len(position['start'])} processes goes on with as many, "
+            f"not with {ranks}; use one from an epoch's end"
+        )
+    own = {name: position[name][trainer.engine.rank] for name in ("start", "totals")}
+    return {**position, **own}
 
 
 def newest(trainer: Run, monitors: list[CheckCallback], run: str | None) -> Path | None:

@@ -58,6 +58,7 @@ class Collector:
         self._loss: ValuePatch | None = None
         self._totals: dict[str, PatchBase] = {}
         self._returned: dict[str, PatchBase] = {}
+        self._saved: dict[str, Any] = {}
 
     @property
     def has_metrics(self) -> bool:
@@ -103,10 +104,41 @@ class Collector:
         for name, patch in patches.items():
             total = self._returned.get(name)
             with torch.no_grad():
+                if total is None and name in self._saved:
+                    total = patch.copy()
+                    vars(total).update(self._saved.pop(name))
                 self._returned[name] = patch.copy() if total is None else merge(total, patch)
+
+    @property
+    def loss_total(self) -> ValuePatch | None:
+        """The total of the losses so far."""
+        return self._loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The totals so far, for a checkpoint within an epoch."""
+        return {
+            "loss": None if self._loss is None else patch_state(self._loss),
+            "totals": {key: patch_state(patch) for key, patch in self._totals.items()},
+            "returned": {key: patch_state(patch) for key, patch in {**self._saved, **self._returned}.items()},
+            "objects": [object_state(each) for each in self._objects],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` gave; what steps return joins it with the first patch of its name."""
+        if state["loss"] is not None:
+            self._loss = ValuePatch(0)
+            vars(self._loss).update(state["loss"])
+        for key, values in state["totals"].items():
+            self._totals[key] = self._templates[key].copy()
+            vars(self._totals[key]).update(values)
+        self._saved = dict(state["returned"])
+        for each, values in zip(self._objects, state["objects"]):
+            load_object_state(each, values)
 
     def values(self, engine: Engine) -> dict[str, Any]:
         """The stage's results over all ranks, by their full names; the loss comes first."""
+        if self._saved:
+            raise RuntimeError(f"the checkpoint holds totals of {sorted(self._saved)}, which no step returned since")
         patches = dict(self._totals)
         if self._loss is not None:
             patches["loss"] = self._loss
@@ -139,6 +171,36 @@ class Collector:
                 own.update(out, y)
             computed[metric_name(metric)] = own.compute()
         return named(batch_loss(records), computed, {name_of(key, patch): patch() for key, patch in returned.items()})
+
+
+def patch_state(patch: Any) -> Any:
+    """What a patch has summed up: everything but its functions."""
+    if isinstance(patch, dict):
+        return patch
+    return {name: value for name, value in vars(patch).items() if not callable(value)}
+
+
+def object_state(metric: Any) -> dict[str, Any]:
+    """What a torchmetrics object has summed up."""
+    if type(metric).__name__ == "MetricCollection":
+        return {name: object_state(each) for name, each in metric.items(keep_base=True, copy_state=False)}
+    state = {name: getattr(metric, name) for name in metric._defaults}
+    return {"state": state, "count": metric._update_count}
+
+
+def load_object_state(metric: Any, state: Mapping[str, Any]) -> None:
+    """Restores what `object_state` gave."""
+    if type(metric).__name__ == "MetricCollection":
+        for name, each in metric.items(keep_base=True, copy_state=False):
+            load_object_state(each, state[name])
+        return
+    for name, value in state["state"].items():
+        setattr(
+            metric,
+            name,
+            [each.to(metric.device) for each in value] if isinstance(value, list) else value.to(metric.device),
+        )
+    metric._update_count = state["count"]
 
 
 def named(loss: dict[str, Any], computed: dict[str, Any], returned: dict[str, Any]) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class Run(Protocol):
         resume: what the trainer was asked to resume.
         hyper_params: what the user wants to see with the test metrics.
         history: metrics of all finished epochs.
-        stopper: lets several ranks stop together; None in one process.
         train_tasks: the tasks of the present fit.
+        position: where within an epoch a loaded checkpoint goes on; None at an epoch's beginning.
         loader_states: what a loaded checkpoint holds for their loaders.
         metric_patch: the patch class of metric functions.
         auto_traindata_to_device: whether training batches are moved to the device.
@@ -70,13 +70,23 @@ class Run(Protocol):
     hyper_params: dict[str, Any] | None
     history: dict[str, dict[str, list[Any]]]
     train_tasks: Sequence[Any]
-    stopper: Any
     loader_states: list[Any]
+    position: Any
     metric_patch: Any
     auto_traindata_to_device: bool
     default_steps: tuple[Callable[..., Any], ...]
     cleanup: contextlib.ExitStack
     writer: Writer
+
+    @property
+    def saves_steps(self) -> bool:
+        """Whether checkpoints are written within epochs."""
+
+    def restore_generators(self) -> None:
+        """Puts all generators where they were when the loaded checkpoint was written."""
+
+    def watcher(self, task: Any, collector: Any) -> Callable[[int], None] | None:
+        """What is to be called after each training batch with its index; None where nothing is."""
 
     def request_save(self, monitor: Any) -> None:
         """Asks for a checkpoint by a monitor once all callbacks have finished the epoch."""

@@ -33,7 +33,7 @@ class Step:
     """
 
     def __init__(self, trainer: Run, task: Any, stage: str, collector: Collector, do_loss: bool = True) -> None:
-        self._trainer, self._task, self._collector = trainer, task, collector
+        self._trainer, self._task, self.collector = trainer, task, collector
         self._engine: Engine = trainer.engine
         self._is_training = stage == "train"
         self._do_loss = do_loss or self._is_training
@@ -47,7 +47,7 @@ class Step:
         self._on_metrics = listeners(f"{stage}_metrics")
         self._schedules = [each for each in trainer.opt if each.scheduler is not None and each.sched_on == "step"]
         self._window_loss = WindowLoss(self._engine) if any(each.sched_with_loss for each in self._schedules) else None
-        self._loss_total: ValuePatch | None = None
+        self._loss_total: ValuePatch | None = collector.loss_total
         self.batch_size: Any = 0
         listens = listeners(f"after_{stage}_batch")
         self.records: list[Any] | None = [] if listens else None
@@ -137,7 +137,7 @@ class Step:
     def _measure(self, loss: Any, model_out: Any, batch_y: Any, batch_size: Any) -> None:
         if loss is not None:
             if self._loss_total is None:
-                self._loss_total = self._collector.start_loss(loss, batch_size)
+                self._loss_total = self.collector.start_loss(loss, batch_size)
             else:
                 self._loss_total.update(loss, batch_size)
         if self._has_metrics:
@@ -149,10 +149,10 @@ class Step:
 
     def _add_output(self, model_out: Any, batch_y: Any, batch_size: Any) -> None:
         if not self._is_mixed:
-            self._collector.add_output(model_out, batch_y, batch_size)
+            self.collector.add_output(model_out, batch_y, batch_size)
             return
         with torch.autocast(self._engine.device.type, enabled=False):  # it covers forward and loss only
-            self._collector.add_output(model_out, batch_y, batch_size)
+            self.collector.add_output(model_out, batch_y, batch_size)
 
     def no_sync(self) -> ContextManager[None]:
         """The context for parts of a batch that are not its last; nothing in one process."""
@@ -160,14 +160,14 @@ class Step:
 
     def take(self, returned: Any, method: Callable[..., Any]) -> None:
         """Takes in what a step returned."""
-        self._collector.add_returned(returned, method)
+        self.collector.add_returned(returned, method)
         self.returned = returned
 
     def batch_metrics(self) -> BatchMetrics:
         """The present batch's metrics, computed when they are read; the next batch starts anew."""
         records, returned = self.records or [], self.returned
         self.records, self.returned = [], {}
-        return BatchMetrics(self._collector, records, returned)
+        return BatchMetrics(self.collector, records, returned)
 
 
 class BatchMetrics(Mapping):  # type: ignore[type-arg]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Iterator
+from typing import Any, Callable, ContextManager, Iterable, Iterator
 
 import torch
 
-from deepepochs.engine import Loader, preserved_rng
+from deepepochs.engine import Loader, preserved_rng, sized
 
 from .collector import Collector
 from .contract import Run
 from .metric_set import as_list, combine
+from .midway import load_start_states, start_states
 from .patches import detach
 from .splitting import sizer, splitter
 from .step import Step
@@ -51,6 +52,8 @@ class EpochTask:
         self._infers_size = batch_size is None
         self._loaders: dict[tuple[int, bool], Loader] = {}
         self._step: Step | None = None
+        self.start_states: dict[str, Any] = {}
+        self.length: int | None = None  # batches of this rank in the present pass, where that is known
 
     # ---- for step methods
 
@@ -156,7 +159,9 @@ class EpochTask:
         for train in trains:
             self.loader(trainer, train)
 
-    def run(self, trainer: Run, stage: str, metrics: Any = None, epoch_idx: int = 0) -> dict[str, Any]:
+    def run(
+        self, trainer: Run, stage: str, metrics: Any = None, epoch_idx: int = 0, position: Any = None
+    ) -> dict[str, Any]:
         """Runs a stage over all batches.
 
         Args:
@@ -164,12 +169,15 @@ class EpochTask:
             stage: 'train', 'val' or 'test'.
             metrics: the stage's metrics besides the task's own.
             epoch_idx: the epoch, for the order of the samples.
+            position: where a checkpoint within an epoch goes on; None begins with the first batch.
 
         Returns:
             The metrics of all samples on all ranks, as they were computed.
         """
         self.stage = stage
         collector = Collector(combine(self.metrics, metrics), trainer.metric_patch, trainer.engine.device)
+        if position is not None:
+            collector.load_state_dict(position["totals"])
         step = self._step = Step(trainer, self, stage, collector, self.do_loss)
         listeners = trainer.callbacks.listeners
         try:
@@ -180,7 +188,9 @@ class EpochTask:
                 stack.enter_context(forward_events(trainer, stage))
                 batches = self.loader(trainer, stage == "train")
                 batches.set_epoch(epoch_idx)
-                if self._loop(trainer, stage, step, batches) == 0 and trainer.engine.world_size == 1:
+                self.length = sized(batches.loader)
+                begin, source = self._open(trainer, stage, batches, position)
+                if self._loop(trainer, stage, step, batches, source, begin) == 0 and trainer.engine.world_size == 1:
                     raise ValueError(f"the {stage} loader gave no batch: it is empty; give it data or leave it out")
                 values = collector.values(trainer.engine)
         finally:
@@ -190,7 +200,17 @@ class EpochTask:
             listener(trainer=trainer, task=self, metrics=plain)
         return plain
 
-    def _loop(self, trainer: Run, stage: str, step: Step, batches: Loader) -> int:
+    def _open(self, trainer: Run, stage: str, batches: Loader, position: Any) -> tuple[int, Iterable[Any]]:
+        """Where the pass begins, and the batches from there on."""
+        if position is None:
+            if stage == "train" and trainer.saves_steps:
+                self.start_states = start_states(self)
+            return 0, batches
+        self.start_states = position["start"]
+        load_start_states(self, self.start_states)
+        return position["batches"], batches.resumed(position["batches"], trainer.restore_generators)
+
+    def _loop(self, trainer: Run, stage: str, step: Step, batches: Loader, source: Iterable[Any], begin: int) -> int:
         """THE loop: every batch's way through split, step and metrics.
 
         Everything that does not change between batches is decided before the first.
@@ -205,10 +225,10 @@ class EpochTask:
         before = trainer.callbacks.listeners(f"before_{stage}_batch")
         after = trainer.callbacks.listeners(f"after_{stage}_batch")
         accumulate = trainer.engine.accumulate if is_training else None
-        after_update = None if trainer.stopper is None or not is_training else trainer.stopper.after_update
+        watch = trainer.watcher(self, step.collector) if is_training else None
         is_counted = batches.counts_samples and self._infers_size and trainer.engine.world_size > 1
-        index = -1
-        for index, batch in enumerate(batches):
+        index = begin - 1
+        for index, batch in enumerate(source, begin):
             batch_x, batch_y = split(batch)
             step.batch_size = samples = size(batch_x, batch_y)
             for listener in before:
@@ -218,10 +238,10 @@ class EpochTask:
             else:
                 with accumulate(n_samples=None if is_counted else samples):
                     returned = call(batch_x, batch_y, **step_args)
-                if after_update is not None:
-                    after_update()
             if returned is not None:
                 step.take(returned, method)
+            if watch is not None:
+                watch(index)
             if after:
                 metrics = step.batch_metrics()
                 for listener in after:

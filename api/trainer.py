@@ -14,10 +14,11 @@ from deepepochs.engine import CheckpointError, Engine, save_file, unwrap
 from .arguments import check_engine, check_epochs, check_parts, check_running_id, make_tasks
 from .callbacks import CallbackPool, CheckCallback, make_console, number_monitors
 from .checkpoints import apply_rng, collect, newest, read, restore
-from .collector import patch_class
+from .collector import Collector, patch_class
 from .exceptions import StopLoopException
 from .history import History
 from .metric_set import as_list, combine, copies
+from .midway import StepSaver
 from .optimizer import as_optimizers, check_parameters
 from .prediction import predict
 from .splitting import call_model
@@ -97,6 +98,8 @@ class TrainerBase:
         self.train_tasks: Sequence[EpochTask] = []
         self.stopper: Stopper | None = None
         self.loader_states: list[Any] = []
+        self.position: Any = None
+        self.finished_tasks: dict[str, Any] = {}
         self._has_fitted = False
         self._stage_metrics: dict[str, list[Any]] = {}
 
@@ -289,10 +292,19 @@ class TrainerBase:
         """
         place = {} if epoch_idx is None else {"epoch_idx": epoch_idx}
         self.trigger(f"before_{stage}_epochs", tasks=tasks, **place)
+        position: Any = None
         merged: dict[str, Any] = {}
+        if stage == "train" and self.position is not None:
+            position, self.position = self.position, None
+            merged = dict(position["finished"])
         for index, task in enumerate(tasks):
+            if position is not None and index < position["task"]:
+                continue
+            if stage == "train":
+                self.finished_tasks = merged
             self.current_task = task
-            values = task.run(self, stage, self._stage_metrics[stage], epoch_idx or 0)
+            values = task.run(self, stage, self._stage_metrics[stage], epoch_idx or 0, position)
+            position = None
             merged.update({f"{name}/{index}" if name in merged else name: value for name, value in values.items()})
         self.trigger(f"after_{stage}_epochs", tasks=tasks, metrics=merged, **place)
         return merged
@@ -355,6 +367,33 @@ class TrainerBase:
                 save_file(path, content)
             monitor.found = path
 
+    @property
+    def saves_steps(self) -> bool:
+        """Whether checkpoints are written within epochs."""
+        return any(each.every_n_steps for each in self.monitors)
+
+    def save_step(self, monitor: CheckCallback, position: dict[str, Any]) -> None:
+        """Writes a monitor's checkpoint within an epoch; every rank calls it."""
+        path = monitor.step_path(self)
+        content = collect(self, self.monitors, path, position)
+        if self.main_process:
+            save_file(path, content)
+
+    def watcher(self, task: EpochTask, collector: Collector) -> Callable[[int], None] | None:
+        """What is to be called after each training batch with its index; None where nothing is."""
+        savers = [each for each in self.monitors if each.every_n_steps]
+        save = StepSaver(self, task, collector, savers).after_batch if savers else None
+        stopper = self.stopper
+        if stopper is None:
+            return save
+
+        def watch(index: int) -> None:
+            if save is not None:
+                save(index)
+            stopper.after_update()
+
+        return watch
+
     def load_checkpoint(self, ckpt_path: str | os.PathLike[str]) -> TrainerBase:
         """Loads a checkpoint: model, optimizers, schedulers, finished epochs, monitors, loss scale.
 
@@ -393,6 +432,11 @@ class TrainerBase:
 
     def _start_where_left(self) -> None:
         """Puts generators and loaders where they were when the loaded checkpoint was written, if one was."""
+        if self.position is None:
+            self.restore_generators()
+
+    def restore_generators(self) -> None:
+        """Puts all generators where they were when the loaded checkpoint was written."""
         apply_rng(self._rng_state)
         for task, states in zip(self.train_tasks, self.loader_states):
             task.load_generator_states(states)

@@ -1,7 +1,7 @@
 """The engine: devices, precision, accumulation, processes and data for custom training loops."""
 
 from .checkpoint import CheckpointError, load_file, save_file
-from .data import Loader
+from .data import Loader, sized
 from .device import available_devices, choose_device, move
 from .engine import Engine
 from .launcher import launch
@@ -31,5 +31,6 @@ __all__ = [
     "rng_state",
     "save_file",
     "set_seed",
+    "sized",
     "unwrap",
 ]

@@ -19,6 +19,7 @@ from .sharding import (
     is_stream,
     rank_batch_size,
     rebuild,
+    remaining,
     set_epoch,
 )
 
@@ -97,28 +98,48 @@ class Loader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        self._begin_epoch()
+        return self._choose_pass(self.loader, 0)
+
+    def resumed(self, skip: int, when_drawn: Callable[[], None]) -> Iterator[Any]:
+        """One pass that begins later, without reading what it leaves out where the loader's indices are known.
+
+        Args:
+            skip: how many batches to leave out.
+            when_drawn: called when everything that decides the order has been drawn.
+        """
+        self._begin_epoch()
+        source = remaining(self.loader, skip)
+        when_drawn()
+        return self._choose_pass(source, skip)
+
+    def _begin_epoch(self) -> None:
         set_epoch(self.loader, self.epoch)
         if self._generator is not None and self._seed is not None:
             self._generator.manual_seed(mix_seed(self._seed, self.epoch, self._processes.rank))
         self.epoch += 1
+
+    def _choose_pass(self, loader: Iterable[Any], begin: int) -> Iterator[Any]:
         place = placer(self._device)
         if self._window is None or (self._window.steps == 1 and self._is_managed):
-            return self._pass(place)
+            return self._pass(loader, place)
         if self._is_managed:
-            return self._watched_pass(self._window, place)
-        return self._agreed_pass(self._window, place)
+            return self._watched_pass(loader, begin, self._window, place)
+        return self._agreed_pass(loader, begin, self._window, place)
 
-    def _pass(self, place: Callable[[Any], Any]) -> Iterator[Any]:
-        for batch in self.loader:
+    def _pass(self, loader: Iterable[Any], place: Callable[[Any], Any]) -> Iterator[Any]:
+        for batch in loader:
             yield place(batch)
 
-    def _watched_pass(self, window: Window, place: Callable[[Any], Any]) -> Iterator[Any]:
+    def _watched_pass(
+        self, loader: Iterable[Any], begin: int, window: Window, place: Callable[[Any], Any]
+    ) -> Iterator[Any]:
         """Reads one batch ahead, so that the window knows the last one."""
         length = sized(self.loader)
-        window.begin_pass(length)
-        source = iter(self.loader)
+        window.begin_pass(None if length is None else max(length - begin, 1))
+        source = iter(loader)
         batch = next(source, _END)
-        index = 0
+        index = begin
         try:
             while batch is not _END:
                 following = next(source, _END)
@@ -131,14 +152,16 @@ class Loader:
         finally:
             window.ended, window.remaining, window.count = False, None, None
 
-    def _agreed_pass(self, window: Window, place: Callable[[Any], Any]) -> Iterator[Any]:
+    def _agreed_pass(
+        self, loader: Iterable[Any], begin: int, window: Window, place: Callable[[Any], Any]
+    ) -> Iterator[Any]:
         """The same where the ranks' loaders may differ in length: all stop after the last batch that all have."""
         length = limit = self._common_length()
-        window.begin_pass(length)
-        source = iter(self.loader)
+        window.begin_pass(None if length is None else max(length - begin, 1))
+        source = iter(loader)
         batch = next(source, _END)
         goes_on = self._agree(batch is not _END, length)
-        index = 0
+        index = begin
         try:
             while goes_on():
                 following = next(source, _END) if index + 1 != limit else _END

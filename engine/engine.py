@@ -125,6 +125,11 @@ class Engine:
         """Whether the present micro-batch is the last of its window: gradients are synchronised, `step` acts."""
         return self._window.closes
 
+    @property
+    def is_between_windows(self) -> bool:
+        """Whether no window is open: all gradients are spent."""
+        return self._window.index == 0
+
     # ---- preparation
 
     def prepare(self, *items: Any) -> Any:

@@ -139,28 +139,54 @@ def rebuild(loader: Any, dataset: Any, sampler: Any, batch_size: int | None, dro
         drop_last: whether a short last batch is left out.
         generator: draws the workers' seeds.
     """
-    options: dict[str, Any] = {
-        name: getattr(loader, name)
-        for name in (
-            "num_workers",
-            "collate_fn",
-            "pin_memory",
-            "timeout",
-            "worker_init_fn",
-            "multiprocessing_context",
-            "persistent_workers",
-            "pin_memory_device",
-            "in_order",
-        )
-        if hasattr(loader, name)
-    }
-    if loader.num_workers > 0:
-        options["prefetch_factor"] = loader.prefetch_factor
+    options = kept_options(loader)
     if sampler is not None:
         options["sampler"] = sampler
     return DataLoader(
         dataset, batch_size=batch_size, drop_last=drop_last and batch_size is not None, generator=generator, **options
     )
+
+
+def remaining(loader: Any, skip: int) -> Iterator[Any]:
+    """Iterates a loader from a later batch on.
+
+    Where the loader's indices are known, those of the skipped batches are drawn, so that the order is the same, and
+    their data are not read. Everything that decides the order has been drawn when this returns.
+
+    Args:
+        loader: any loader.
+        skip: how many batches to leave out.
+    """
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        source: Iterator[Any] = iter(loader)
+        for _ in range(skip):
+            next(source, None)
+        return source
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)  # the workers' seed comes before the order
+    batched = loader.batch_sampler is not None
+    indices: Any = loader.batch_sampler if batched else loader.sampler
+    rest = list(itertools.islice(iter(indices), skip, None))
+    options: dict[str, Any] = {"batch_sampler": rest} if batched else {"sampler": rest, "batch_size": None}
+    return iter(DataLoader(loader.dataset, generator=loader.generator, **options, **kept_options(loader)))
+
+
+def kept_options(loader: Any) -> dict[str, Any]:
+    """The options of a loader that do not say what it reads."""
+    names = (
+        "num_workers",
+        "collate_fn",
+        "pin_memory",
+        "timeout",
+        "worker_init_fn",
+        "multiprocessing_context",
+        "persistent_workers",
+        "pin_memory_device",
+        "in_order",
+    )
+    options: dict[str, Any] = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+    if loader.num_workers > 0:
+        options["prefetch_factor"] = loader.prefetch_factor
+    return options
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

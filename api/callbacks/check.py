@@ -25,6 +25,8 @@ class CheckCallback(Callback):
         patience: stop after so many monitored epochs in a row without improvement; 0 never stops.
         save_best: save when the metric is the best so far; False saves after every monitored epoch.
         ckpt_dir: the folder of all runs.
+        every_n_steps: also keep the newest state within an epoch, every so many updates, in a file of its own
+            (`checkpoint-step.ckpt`); resuming goes on with the next batch.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -41,6 +43,7 @@ class CheckCallback(Callback):
         patience: int = 0,
         save_best: bool = True,
         ckpt_dir: str = "./logs",
+        every_n_steps: int | None = None,
     ) -> None:
         super().__init__(priority=-1)
         if on_stage not in ("train", "val"):
@@ -49,6 +52,9 @@ class CheckCallback(Callback):
             raise ValueError(f"`mode` must be 'min' or 'max', got {mode!r}")
         if not isinstance(patience, int) or patience < 0:
             raise ValueError(f"`patience` must be a whole number of at least 0, got {patience!r}")
+        if every_n_steps is not None and (not isinstance(every_n_steps, int) or every_n_steps < 1):
+            raise ValueError(f"`every_n_steps` must be a whole number of at least 1, got {every_n_steps!r}")
+        self.every_n_steps = every_n_steps
         self.monitor, self.on_stage, self.mode = monitor, on_stage, mode
         self.patience, self.save_best, self.ckpt_dir = patience, save_best, ckpt_dir
         self.best_value: float | None = None
@@ -61,6 +67,11 @@ class CheckCallback(Callback):
         """Its file in the present run."""
         name = "checkpoint.ckpt" if self.number == 1 else f"checkpoint-{self.number}.ckpt"
         return Path(self.ckpt_dir, trainer.running_id, name)
+
+    def step_path(self, trainer: Run) -> Path:
+        """Its file of states within an epoch."""
+        path = self.path(trainer)
+        return path.with_name(f"{path.stem}-step.ckpt")
 
     def existing(self, trainer: Run) -> Path | None:
         """Its file, if it has one: of this run, else of the run that was resumed."""
