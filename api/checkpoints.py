@@ -11,7 +11,7 @@ import torch
 
 from deepepochs.engine import CheckpointError, load_file, load_rng_state, rng_state
 
-from .callbacks import CheckCallback
+from .callbacks import Callback, CheckCallback
 from .contract import Run
 from .version import __version__
 
@@ -46,6 +46,7 @@ def collect(trainer: Run, monitors: list[CheckCallback], path: Path, position: A
         "monitors": [
             {**each.state_dict(), "file": os.path.relpath(each.path(trainer), path.parent)} for each in monitors
         ],
+        "callbacks": [[type(each).__name__, each.state_dict()] for each in others(trainer)],
         "rng_state": engine.gather_object(rng_state()),
         "position": position,
         "loader": [task.generator_states() for task in trainer.train_tasks],
@@ -120,6 +121,7 @@ def restore(trainer: Run, monitors: list[CheckCallback], content: dict[str, Any]
     trainer.global_step = content.get("step", 0)
     trainer.history = {stage: dict(lists) for stage, lists in content.get("progress", {"train": {}, "val": {}}).items()}
     restore_monitors(monitors, content, Path(path))
+    restore_callbacks(trainer, content)
     trainer.loader_states = content.get("loader", [])
     trainer.position = own_position(trainer, content.get("position"))
     states = content.get("rng_state", [])
@@ -152,6 +154,22 @@ def restore_monitors(monitors: list[CheckCallback], content: Mapping[str, Any], 
                 monitor.load_state_dict(state)
                 monitor.found = _beside(path, state.get("file"), is_own=content.get("position") is None)
                 left.remove(state)
+                break
+
+
+def others(trainer: Run) -> list[Callback]:
+    """The callbacks that are no monitors, whose states a file holds apart."""
+    return [each for each in trainer.callbacks if not isinstance(each, CheckCallback)]
+
+
+def restore_callbacks(trainer: Run, content: Mapping[str, Any]) -> None:
+    """Gives each callback the state that the first one of its kind left; those that are new begin anew."""
+    left = list(content.get("callbacks", []))
+    for callback in others(trainer):
+        for saved in left:
+            if saved[0] == type(callback).__name__:
+                callback.load_state_dict(saved[1])
+                left.remove(saved)
                 break
 
 

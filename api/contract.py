@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Protocol, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Protocol, Sequence
 
 from deepepochs.engine import Engine
 
@@ -27,7 +27,10 @@ class Task(Protocol):
 
 
 class Pool(Protocol):
-    """What a step may ask of the callbacks."""
+    """What steps and checkpoints may ask of the callbacks."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """All of them, larger priorities first."""
 
     def listeners(self, event: str) -> tuple[Callable[..., Any], ...]:
         """The methods that listen to an event, in the order in which it calls them."""
@@ -49,6 +52,7 @@ class Run(Protocol):
         hyper_params: what the user wants to see with the test metrics.
         history: metrics of all finished epochs.
         train_tasks: the tasks of the present fit.
+        current_task: the task that runs.
         position: where within an epoch a loaded checkpoint goes on; None at an epoch's beginning.
         loader_states: what a loaded checkpoint holds for their loaders.
         metric_patch: the patch class of metric functions.
@@ -70,6 +74,7 @@ class Run(Protocol):
     hyper_params: dict[str, Any] | None
     history: dict[str, dict[str, list[Any]]]
     train_tasks: Sequence[Any]
+    current_task: Any
     loader_states: list[Any]
     position: Any
     metric_patch: Any

@@ -56,9 +56,9 @@ def plot_confusion(
     axes = figure.add_subplot()
     rows = matrix / numpy.maximum(matrix.sum(1, keepdims=True), 1)
     image = axes.imshow(rows, cmap=cmap, vmin=0, vmax=1)
-    figure.colorbar(image, ax=axes, label="part of the target's samples")
+    figure.colorbar(image, ax=axes, fraction=0.046, pad=0.02, label="part of the target's samples")
     names = list(class_names) if class_names is not None else [str(index) for index in range(count)]
-    small = 9 if count <= 20 else 6
+    small = 9 if count <= 20 else 7
     axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=small)
     axes.set_yticks(range(count), names, fontsize=small)
     axes.set_xlabel("Prediction")
@@ -69,7 +69,7 @@ def plot_confusion(
     for row, column in zip(*numpy.nonzero(matrix)):
         colour = "white" if rows[row, column] > 0.5 else "black"
         text = str(int(matrix[row, column]))
-        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=small if count <= 20 else 5)
+        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=small if count <= 20 else 7)
     return figure
 
 
@@ -104,6 +104,7 @@ def plot_history(progress: Mapping[str, Mapping[str, Sequence[Any]]]) -> Any:
             if (stage, name) in scalars:
                 values = scalars[stage, name]
                 axes.plot(range(1, len(values) + 1), values, marker=".", label=stage)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch")
         axes.set_ylabel(name)
         axes.legend()

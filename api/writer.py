@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 
 class Writer:
@@ -77,6 +78,20 @@ class Writer:
         for summary in hparams(plain, dict(metrics)):  # type: ignore[no-untyped-call]
             self.board.file_writer.add_summary(summary)
         self.scalars(metrics, 0)
+
+    def lines(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Adds objects to `scalars.jsonl` in the run's folder, each on a line of its own.
+
+        Raises:
+            RuntimeError: no log callback has chosen a folder.
+        """
+        if self._folder is None:
+            raise RuntimeError("there is no log yet: call trainer.writer.open(log_dir) first")
+        if not self._is_main or not records:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open(self._folder / "scalars.jsonl", "a", encoding="utf-8") as file:
+            file.write("".join([json.dumps(record) + "\n" for record in records]))
 
     def flush(self) -> None:
         """Brings everything onto the disk."""

@@ -22,7 +22,7 @@ def run(script, *arguments, processes=1):
     command = [sys.executable, *launcher, str(TESTS / script), *map(str, arguments)]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=env)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     return done.stdout.strip().splitlines()[-1]
 
 

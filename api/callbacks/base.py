@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from ..contract import Run, Task
 
@@ -52,6 +52,13 @@ class Callback:
 
     def __init__(self, priority: float = 1) -> None:
         self.priority = priority
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: tensors, numbers, strings and containers of these; nothing by default."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict` gave."""
 
     def on_before_fit(self, trainer: Run, epochs: int) -> None:
         """Before training; `epochs` is the total."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 from typing import Any, Mapping, Sequence
@@ -80,6 +81,28 @@ class Console(Callback):
         return f"{float(value):.{self.decimals}f}"
 
 
+class Pace:
+    """Samples a second since a stage began, and the time that is left; it counts when the display is refreshed."""
+
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
+        self._done, self._samples, self._elapsed = 0, 0, 0.0
+
+    def update(self, done: int, batch_size: int, now: float) -> float:
+        """Takes in that `done` batches are finished, the new ones taken to be of the present size.
+
+        Returns:
+            Samples a second.
+        """
+        self._samples += (done - self._done) * batch_size
+        self._done, self._elapsed = done, max(now - self._begin, 1e-9)
+        return self._samples / self._elapsed
+
+    def time_left(self, total: int) -> str:
+        """How long the rest of `total` batches takes at this pace, such as '0:01:30'."""
+        return str(datetime.timedelta(seconds=round(self._elapsed * (total / max(self._done, 1) - 1))))
+
+
 class LiveConsole(Console):
     """A console in a terminal: besides its lines it shows the present batch, at most ten times a second.
 
@@ -99,6 +122,7 @@ class LiveConsole(Console):
         self._place, self._stage = "", ""
         self._total = 0
         self._done = 0
+        self._pace = Pace()
 
     def on_before_epoch(
         self, trainer: Run, train_tasks: Sequence[Task], val_tasks: Sequence[Task], epoch_idx: int
@@ -117,13 +141,14 @@ class LiveConsole(Console):
     def on_before_test_epochs(self, trainer: Run, tasks: Sequence[Task]) -> None:
         """Starts the stage's display."""
         super().on_before_test_epochs(trainer, tasks)
-        trainer.cleanup.callback(self._go_on, self._place, self._stage, self._total, self._done, self._bar)
+        outer = self._place, self._stage, self._total, self._done, self._bar, self._pace
+        trainer.cleanup.callback(self._go_on, *outer)
         self._place = ""
         self._start(trainer, "TEST", tasks)
 
-    def _go_on(self, place: str, stage: str, total: int, done: int, bar: Any) -> None:
+    def _go_on(self, place: str, stage: str, total: int, done: int, bar: Any, pace: Pace) -> None:
         """Puts back the display of the epoch within which a test ran."""
-        self._place, self._stage, self._total, self._done, self._bar = place, stage, total, done, bar
+        self._place, self._stage, self._total, self._done, self._bar, self._pace = place, stage, total, done, bar, pace
         if bar is not None:
             bar.start()
 
@@ -132,40 +157,44 @@ class LiveConsole(Console):
         self._total = 0 if None in lengths else sum(lengths)  # type: ignore[arg-type]
         self._done = 0
         self._stage = stage
+        self._pace = Pace()
         shows = trainer.main_process and sys.stdout.isatty()
         self._due = 0.0 if shows else float("inf")
         if shows and self._has_bar:
             if self._bar is not None:  # of the epoch around this test; there can only be one
                 self._bar.stop()
             self._bar = make_bar()
-            self._bar.add_task(f"{self._place}{stage}", total=self._total or None, metrics="")
+            self._bar.add_task(f"{self._place}{stage}", total=self._total or None, metrics="", speed="")
             self._bar.start()
             trainer.cleanup.callback(self._stop_bar)
 
-    def _show(self, metrics: Mapping[str, Any], batch_idx: int) -> None:
+    def _show(self, trainer: Run, metrics: Mapping[str, Any]) -> None:
         self._done += 1
         now = time.perf_counter()
         if now < self._due:
             return
         self._due = now + REFRESH_S
         text = self.metric_text(metrics) if self._shows_metrics else ""
+        speed = self._pace.update(self._done, trainer.current_task.batch_size * trainer.engine.world_size, now)
         if self._bar is not None:
-            self._bar.update(0, completed=self._done, metrics=text)
+            self._bar.update(0, completed=self._done, metrics=text, speed=f"{speed:,.0f} samples/s")
         else:
             total = f"/{self._total}" if self._total else ""
-            print(f"\r\x1b[K{self._place}B {self._done}{total}  {self._stage}> {text}", end="", flush=True)
+            left = f"  {self._pace.time_left(self._total)}" if self._total else ""
+            place = f"{self._place}B {self._done}{total}  {self._stage}>"
+            print(f"\r\x1b[K{place} {text}  {speed:,.0f} samples/s{left}", end="", flush=True)
 
     def on_after_train_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
         """Shows the batch, if it is time."""
-        self._show(metrics, batch_idx)
+        self._show(trainer, metrics)
 
     def on_after_val_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
         """Shows the batch, if it is time."""
-        self._show(metrics, batch_idx)
+        self._show(trainer, metrics)
 
     def on_after_test_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
         """Shows the batch, if it is time."""
-        self._show(metrics, batch_idx)
+        self._show(trainer, metrics)
 
     def on_after_train_epochs(
         self, trainer: Run, tasks: Sequence[Task], metrics: dict[str, Any], epoch_idx: int
@@ -211,6 +240,7 @@ def make_bar() -> Any:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]}"),
         TextColumn("{task.fields[metrics]}"),
         transient=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from typing import Any, Mapping
@@ -26,13 +27,23 @@ class LogCallback(Callback):
         log_dir: the folder of all runs; this run's log goes to `<log_dir>/<running_id>`.
         log_graph: also write the model's graph.
         example_input: what the graph is traced with: one input, or a tuple of several; None takes the first batch.
+        json_lines: write `<log_dir>/<running_id>/scalars.jsonl` instead of a TensorBoard log: an object a line, with
+            `step` and the values by the same tags.
+
+    Raises:
+        ValueError: a graph is to go into JSON lines.
 
     Example:
         >>> Trainer(model, loss, opt, callbacks=[LogCallback("./logs")], hyper_params={"lr": 0.1})
     """
 
-    def __init__(self, log_dir: str = "./logs", log_graph: bool = False, example_input: Any = None) -> None:
+    def __init__(
+        self, log_dir: str = "./logs", log_graph: bool = False, example_input: Any = None, json_lines: bool = False
+    ) -> None:
         super().__init__()
+        if log_graph and json_lines:
+            raise ValueError("a graph cannot be written as JSON lines: leave out `log_graph` or `json_lines`")
+        self.json_lines = json_lines
         self.log_dir, self.log_graph, self.example_input = log_dir, log_graph, example_input
         self._batches = {"train": 0, "val": 0, "test": 0}
         self._waiting: list[tuple[int, dict[str, Any]]] = []
@@ -58,7 +69,8 @@ class LogCallback(Callback):
         self._rates = learning_rates(trainer)
 
     def on_before_train_batch(self, trainer: Run, batch_x: Any, batch_y: Any, batch_idx: int) -> None:
-        """Writes the graph, once."""
+        """Counts the batch, and writes the graph, once."""
+        self._batches["train"] += 1  # here, so that a checkpoint right after the update has counted it
         if self.log_graph and not self._is_silent:
             self.log_graph = False
             self._write_graph(trainer, batch_x if self.example_input is None else self.example_input)
@@ -80,14 +92,16 @@ class LogCallback(Callback):
 
     def on_after_val_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
         """Keeps the batch's values."""
+        self._batches["val"] += 1
         self._keep(trainer, metrics, "val")
 
     def on_after_test_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
         """Keeps the batch's values."""
+        self._batches["test"] += 1
         self._keep(trainer, metrics, "test")
 
     def _keep(self, trainer: Run, metrics: Mapping[str, Any], stage: str) -> None:
-        self._batches[stage] = index = self._batches[stage] + 1
+        index = self._batches[stage]
         now = time.perf_counter()
         if self._is_silent or (index > ALWAYS and now - self._last < GAP_S):
             return
@@ -102,8 +116,14 @@ class LogCallback(Callback):
     def _write(self, trainer: Run) -> None:
         """Writes what was kept (a sync point)."""
         waiting, self._waiting = self._waiting, []
-        for index, values in waiting:
-            trainer.writer.scalars(as_numbers(values), index)
+        self._put(trainer, [(index, as_numbers(values)) for index, values in waiting])
+
+    def _put(self, trainer: Run, steps: list[tuple[int, dict[str, float]]]) -> None:
+        if self.json_lines:
+            trainer.writer.lines([{"step": step, **values} for step, values in steps])
+            return
+        for step, values in steps:
+            trainer.writer.scalars(values, step)
 
     def _flush(self, trainer: Run) -> None:
         self._write(trainer)
@@ -120,14 +140,17 @@ class LogCallback(Callback):
     def _write_epoch(self, trainer: Run, metrics: Mapping[str, Any], stage: str, epoch_idx: int) -> None:
         self._write(trainer)
         values = {f"{name}/epoch/{stage}": value for name, value in metrics.items()}
-        trainer.writer.scalars(as_numbers(values), epoch_idx + 1)
+        self._put(trainer, [(epoch_idx + 1, as_numbers(values))])
         trainer.writer.flush()
 
     def on_after_test_epochs(self, trainer: Run, tasks: Any, metrics: dict[str, Any]) -> None:
         """Writes the test's metrics, with the hyper-parameters if there are any."""
         values = as_numbers({f"{name}/test": value for name, value in metrics.items()})
         if trainer.hyper_params is None:
-            trainer.writer.scalars(values, trainer.init_epoch)
+            self._put(trainer, [(trainer.init_epoch, values)])
+        elif self.json_lines:
+            record = {"step": trainer.init_epoch, **values, "hyper_params": trainer.hyper_params}
+            trainer.writer.lines([json.loads(json.dumps(record, default=str))])
         else:
             trainer.writer.hyper_params(trainer.hyper_params, as_numbers(metrics))
         self._flush(trainer)

@@ -12,6 +12,7 @@ import pytest
 import torch.nn.functional as F
 
 from deepepochs.callbacks import make_console
+from deepepochs.callbacks.console import Pace
 
 from ..engine.references import net, regression
 from .helpers import loader, quiet
@@ -103,6 +104,7 @@ def test_in_a_terminal_the_batch_line_is_written_in_place():
     # 12 batches of 30 ms: at most ten refreshes a second
     assert shown[0] == 1
     assert 2 <= len(shown) <= 6
+    assert re.search(r"B 1/12  TRAIN> loss: [\d.]+  [\d,]+ samples/s  0:00:0\d", out)
     assert len(re.findall(r"\r\x1b\[KE \d/2  TRAIN> loss: [\d.]+  VAL> loss: [\d.]+\r?\n", out)) == 2
     assert re.search(r"TEST> loss: [\d.]+\r?\n$", out)
 
@@ -113,6 +115,7 @@ def test_in_a_terminal_a_progress_bar_shows_the_time_left():
     assert "/12" in out
     assert re.search(r"0:00:\d\d", out)
     assert "━" in out
+    assert re.search(r"[\d,]+ samples/s", out)
 
 
 NESTED = """
@@ -149,3 +152,13 @@ def test_batches_have_no_listener_without_a_terminal(monkeypatch):
     """C2"""
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert type(make_console(False, True, True, True)).__name__ == "Console"
+
+
+def test_pace_counts_samples_and_time():
+    """T17"""
+    pace = Pace()
+    pace._begin = 100.0
+    assert pace.update(3, 8, 102.0) == 12.0
+    assert pace.update(4, 16, 104.0) == 10.0
+    assert pace.time_left(16) == "0:00:12"
+    assert pace.time_left(4) == "0:00:00"

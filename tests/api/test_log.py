@@ -1,5 +1,6 @@
 """LogCallback and the writer (C8, T16): everything is read back from the files."""
 
+import json
 import threading
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.nn import functional as F
 
-from deepepochs import Callback, LogCallback, Optimizer, metrics
+from deepepochs import Callback, CheckCallback, LogCallback, Optimizer, metrics
 from deepepochs.callbacks.log import as_numbers
 
 from ..engine.references import net, regression
@@ -184,3 +185,60 @@ def test_classification_metrics_can_be_logged():
         results = trainer.test(loader(x, y, 5))
     _, found = read()
     assert found["f1/test"][0][1] == pytest.approx(results["f1"])
+
+
+def test_json_lines_have_the_same_names_and_values():
+    options = {"running_id": "r", "hyper_params": {"lr": 0.1, "dtype": torch.float32}, "metrics": [error]}
+    logs = [LogCallback("logs"), LogCallback("logs", json_lines=True)]
+    with quiet(net(), F.mse_loss, epochs=2, callbacks=logs, **options) as trainer:
+        trainer.fit(DL, DL)
+        results = trainer.test(DL)
+    _, found = read()
+    with open("logs/r/scalars.jsonl", encoding="utf-8") as file:
+        records = [json.loads(line) for line in file]
+    last = records.pop()
+    assert last == {
+        "step": 2,
+        "loss/test": results["loss"],
+        "error/test": results["error"],
+        "hyper_params": {"lr": 0.1, "dtype": "torch.float32"},
+    }
+    curves = {}
+    for record in records:
+        step = record.pop("step")
+        for tag, value in record.items():
+            curves.setdefault(tag, []).append((step, pytest.approx(value, rel=1e-6)))
+    assert {tag: found[tag] for tag in curves} == curves
+    assert {tag.split("/")[0] for tag in curves} == {"loss", "error", "learning_rate"}
+
+
+def test_a_graph_has_no_place_in_json_lines():
+    with pytest.raises(ValueError, match="JSON lines"):
+        LogCallback(log_graph=True, json_lines=True)
+
+
+@pytest.mark.parametrize("every_n_steps", [None, 4])
+def test_steps_continue_after_resume(every_n_steps):
+    """C7, C8: the batch counter goes on where the checkpoint was written, within an epoch too."""
+
+    class Fails(Callback):
+        def on_before_train_batch(self, trainer, **others):
+            if trainer.global_step == 5:
+                raise ZeroDivisionError
+
+    def run(*more):
+        check = CheckCallback("loss", ckpt_dir="c", **({"every_n_steps": every_n_steps} if every_n_steps else {}))
+        callbacks = [check, LogCallback("logs"), *more]
+        model = net()
+        with quiet(model, F.mse_loss, sgd(model), epochs=3, running_id="r", resume="r" if not more else False,
+                   callbacks=callbacks) as trainer:  # fmt: skip
+            trainer.fit(DL, DL)
+
+    with pytest.raises(ZeroDivisionError):
+        run(Fails())
+    run()
+    _, found = read()
+    first, begin = [1, 2, 3, 4, 5], 5 if every_n_steps else 4
+    assert [step for step, _ in found["loss/batch/train"]] == [*first, *range(begin, 10)]
+    assert [step for step, _ in found["loss/batch/val"]] == list(range(1, 10))
+    assert [step for step, _ in found["loss/epoch/train"]] == [1, 2, 3]
