@@ -65,8 +65,8 @@ class Writer:
         entries = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self.board.file_writer.add_summary(Summary(value=entries), step)
 
-    def hyper_params(self, hyper_params: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Writes hyper-parameters with the metrics that they led to, into the same run."""
+    def hyper_params(self, hyper_params: Mapping[str, Any], tags: Sequence[str]) -> None:
+        """Writes hyper-parameters into the same run, with the tags of the metrics that they led to."""
         if self.board is None:
             return
         from torch.utils.tensorboard.summary import hparams
@@ -75,9 +75,8 @@ class Writer:
             name: value if isinstance(value, (bool, int, float, str)) else str(value)
             for name, value in hyper_params.items()
         }
-        for summary in hparams(plain, dict(metrics)):  # type: ignore[no-untyped-call]
+        for summary in hparams(plain, dict.fromkeys(tags, 0.0)):  # type: ignore[no-untyped-call]
             self.board.file_writer.add_summary(summary)
-        self.scalars(metrics, 0)
 
     def lines(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Adds objects to `scalars.jsonl` in the run's folder, each on a line of its own.

@@ -145,14 +145,15 @@ class LogCallback(Callback):
 
     def on_after_test_epochs(self, trainer: Run, tasks: Any, metrics: dict[str, Any]) -> None:
         """Writes the test's metrics, with the hyper-parameters if there are any."""
-        values = as_numbers({f"{name}/test": value for name, value in metrics.items()})
-        if trainer.hyper_params is None:
-            self._put(trainer, [(trainer.init_epoch, values)])
-        elif self.json_lines:
-            record = {"step": trainer.init_epoch, **values, "hyper_params": trainer.hyper_params}
+        self._write(trainer)
+        values, params = as_numbers({f"{name}/test": value for name, value in metrics.items()}), trainer.hyper_params
+        if params is not None and self.json_lines:
+            record = {"step": trainer.init_epoch, **values, "hyper_params": params}
             trainer.writer.lines([json.loads(json.dumps(record, default=str))])
-        else:
-            trainer.writer.hyper_params(trainer.hyper_params, as_numbers(metrics))
+            return
+        if params is not None:
+            trainer.writer.hyper_params(params, list(values))
+        self._put(trainer, [(trainer.init_epoch, values)])
         self._flush(trainer)
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from deepepochs import InterpreteCallback
 
 from ..engine.references import net
+from ..helpers.ranks import run_ranks
 from .helpers import classes, loader, quiet, sgd
 
 X, Y = classes(40)
@@ -132,3 +133,23 @@ def test_a_reduced_metric_is_refused():
 def test_arguments_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         InterpreteCallback(**options)
+
+
+def merged_samples():
+    """What each of several ranks holds after a test: [(value, inputs), ...] and the confusion matrix."""
+    torch.manual_seed(0)
+    keeper = InterpreteCallback(scores, k=7, stages="test")
+    with quiet(net(outputs=3), F.cross_entropy, running_id="r", callbacks=[keeper]) as trainer:
+        trainer.test(loader(X, Y, 6))
+    found = [(value, inputs.tolist()) for value, _, _, inputs in keeper.top_samples()]
+    return found, keeper.confusion_matrix.tolist()
+
+
+def test_ranks_agree_on_the_top_samples_of_the_whole_data_set():
+    """C10, T8"""
+    expected_samples, expected_matrix = merged_samples()
+    assert sum(map(sum, expected_matrix)) == 40
+    for samples, matrix in run_ranks(merged_samples, 2):
+        assert [value for value, _ in samples] == pytest.approx([value for value, _ in expected_samples], rel=1e-6)
+        assert [inputs for _, inputs in samples] == [inputs for _, inputs in expected_samples]
+        assert matrix == expected_matrix

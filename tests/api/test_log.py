@@ -123,7 +123,8 @@ def test_hyper_parameters_stand_with_the_test_metrics_in_the_same_run():
         trainer.fit(DL)
         results = trainer.test(DL)
     log, found = read()
-    assert found["loss"][-1][1] == pytest.approx(results["loss"], rel=1e-6)
+    assert found["loss/test"] == [(1, pytest.approx(results["loss"], rel=1e-6))]
+    assert b"loss/test" in log.summary_metadata["_hparams_/experiment"].plugin_data.content
     plugins = log.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     for text in (b"lr", b"mlp", b"[1, 2]"):
         assert text in plugins
