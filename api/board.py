@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from typing import Any
@@ -29,26 +30,49 @@ def run_tensorboard(log_dir: str = "./logs", port: int | None = None, timeout_s:
         >>> print(board.url)  # doctest: +SKIP
         >>> board.terminate()  # doctest: +SKIP
     """
-    port = free_port() if port is None else port
+    port = free_port(port or 0)
     command = [sys.executable, "-m", "tensorboard.main", f"--logdir={log_dir}", "--host=127.0.0.1", f"--port={port}"]
-    process: Any = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    process.url = f"http://127.0.0.1:{port}/"
+    with tempfile.TemporaryFile("w+") as errors:  # a pipe that nobody reads would block it one day
+        process: Any = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        process.url = f"http://127.0.0.1:{port}/"
+        try:
+            if _answers(process, timeout_s):
+                return process
+        except BaseException:
+            _end(process)
+            raise
+        _end(process)
+        errors.seek(0)
+        raise RuntimeError(f"TensorBoard did not answer at {process.url} within {timeout_s} s: {errors.read()[-1000:]}")
+
+
+def _answers(process: Any, timeout_s: float) -> bool:
+    """Waits until it answers; False if it ended or the time is over."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(f"TensorBoard ended at once: {process.stderr.read()[-1000:]}")
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(process.url, timeout=1):
-                return process
+                return True
         except OSError:  # nobody listens there yet
             time.sleep(0.1)
+    return False
+
+
+def _end(process: Any) -> None:
     process.kill()
-    process.communicate()
-    raise RuntimeError(f"TensorBoard did not answer at {process.url} within {timeout_s} s")
+    process.wait()
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+def free_port(port: int) -> int:
+    """The port, or one that nobody listens on where it is 0.
+
+    Raises:
+        RuntimeError: it is taken, or no port.
+    """
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just given back is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise RuntimeError(f"TensorBoard cannot listen on port {port}: {error}; leave `port` out") from error
         return int(probe.getsockname()[1])

@@ -24,6 +24,11 @@ class StepSaver:
         self._length = task.length
         self._due = {each: next_multiple(trainer.global_step, each.every_n_steps) for each in monitors}
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether any monitor asks for checkpoints within an epoch."""
+        return bool(self._due)
+
     def after_batch(self, index: int) -> None:
         """Called after each training batch on every rank."""
         if index + 1 == self._length:

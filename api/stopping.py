@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -14,13 +15,15 @@ from deepepochs.engine import Engine
 
 ASK_EVERY_S = 0.5
 MEET_S = 5.0
+TERM_S = 10.0
 
 
 class Stopper:
-    """Lets all ranks leave the training loop together after a Ctrl-C on any of them.
+    """Lets all ranks leave the training loop together after a Ctrl-C or SIGTERM on any of them.
 
-    A rank that left alone would let the others wait for its gradients for ever. So the signal is only noted, and about
-    twice a second, after a number of updates that all ranks know, they ask each other whether one of them has noted it.
+    A rank that left alone would let the others wait for its gradients for ever. So a signal is only noted, and about
+    twice a second, between two windows and after a number of batches that all ranks know, they ask each other whether
+    one of them has noted it. One process alone looks after each window.
 
     Args:
         engine: the ranks.
@@ -28,61 +31,77 @@ class Stopper:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._asked_to = False
+        self._asked = 0  # 1 by Ctrl-C, 2 by SIGTERM
         self._left, self._interval = 1, 1
         self._since = time.perf_counter()
+        self._deadline: threading.Timer | None = None
 
-    def note(self, number: int, frame: Any) -> None:
+    def note_interrupt(self, number: int, frame: Any) -> None:
         """Notes Ctrl-C; the second one interrupts at once."""
-        if self._asked_to:
+        if self._asked:
             raise KeyboardInterrupt
-        self._asked_to = True
+        self._asked = 1
 
-    def after_update(self) -> None:
-        """Called after each update on every rank.
+    def note_termination(self, number: int, frame: Any) -> None:
+        """Notes SIGTERM, and ends the process if it does not get to a window's end soon."""
+        if self._asked < 2:
+            self._asked = 2
+            self._deadline = threading.Timer(TERM_S, os._exit, [128 + number])
+            self._deadline.daemon = True
+            self._deadline.start()
+
+    def is_terminated(self) -> bool:
+        """Called after each batch on every rank: whether some rank was told to end.
 
         Raises:
-            KeyboardInterrupt: some rank was asked to stop; on all ranks after the same update.
+            KeyboardInterrupt: some rank was interrupted; on all ranks after the same batch.
         """
+        if not self._engine.is_between_windows:
+            return False
         self._left -= 1
-        if self._left == 0:
-            self.ask()
+        return self._left <= 0 and self.ask()
 
-    def ask(self) -> None:
+    def ask(self) -> bool:
         """Asks all ranks, and settles when to ask again.
 
         Raises:
-            KeyboardInterrupt: some rank was asked to stop.
+            KeyboardInterrupt: some rank was interrupted.
         """
         spent = max(time.perf_counter() - self._since, 1e-6)
-        asked, slowest = self._engine.reduce(
-            torch.tensor([float(self._asked_to), spent], dtype=torch.float64), "max"
-        ).tolist()
-        if asked:
-            raise KeyboardInterrupt
-        self._interval = max(1, min(int(self._interval * ASK_EVERY_S / slowest), 2 * self._interval + 8))
+        asked, slowest = float(self._asked), spent
+        if self._engine.world_size > 1:
+            own = torch.tensor([asked, spent], dtype=torch.float64)
+            asked, slowest = self._engine.reduce(own, "max").tolist()
+            self._interval = max(1, min(int(self._interval * ASK_EVERY_S / slowest), 2 * self._interval + 8))
         self._left, self._since = self._interval, time.perf_counter()
+        if asked == 1:
+            raise KeyboardInterrupt
+        if asked == 2 and self._deadline is not None:
+            self._deadline.cancel()
+        return asked == 2
 
 
 @contextlib.contextmanager
-def interrupts_noted(engine: Engine) -> Iterator[Stopper | None]:
-    """While several ranks train: Ctrl-C is noted for a stop of all; None where an interrupt needs no agreement."""
-    if engine.world_size == 1:
-        yield None
-        return
+def signals_noted(engine: Engine, notes_termination: bool) -> Iterator[Stopper | None]:
+    """While a fit runs: signals that need an agreement or a save are noted; None where none is.
+
+    Args:
+        engine: the ranks.
+        notes_termination: whether SIGTERM is to end the training after a save.
+    """
     stopper = Stopper(engine)
-    is_ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if not is_ours:
-        yield stopper
-        return
-    signal.signal(signal.SIGINT, stopper.note)
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        if engine.world_size > 1 and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            handlers[signal.SIGINT] = stopper.note_interrupt
+        if notes_termination and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            handlers[signal.SIGTERM] = stopper.note_termination
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield stopper
+        yield stopper if handlers or engine.world_size > 1 else None
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def confirm_stop(engine: Engine, stop: BaseException) -> None:

@@ -22,7 +22,7 @@ from .midway import StepSaver
 from .optimizer import as_optimizers, check_parameters
 from .prediction import predict
 from .splitting import call_model
-from .stopping import Stopper, confirm_stop, interrupts_noted
+from .stopping import Stopper, confirm_stop, signals_noted
 from .task import EpochTask
 from .writer import Writer
 
@@ -232,7 +232,7 @@ class TrainerBase:
     def _fit(self, train: Sequence[EpochTask], val: Sequence[EpochTask], val_freq: int) -> dict[str, Any]:
         own = History()
         self.train_tasks = train
-        with self._running(), interrupts_noted(self.engine) as self.stopper:
+        with self._running(), signals_noted(self.engine, self.saves_steps) as self.stopper:
             try:
                 self.trigger("before_fit", epochs=self.max_epochs)
                 self._resume([*train, *val])
@@ -281,8 +281,8 @@ class TrainerBase:
         self._save()
         if self.engine.reduce(int(stop is not None), "max"):
             raise stop or StopLoopException("stopped: another rank asked for it")
-        if self.stopper is not None:
-            self.stopper.ask()
+        if self.stopper is not None and self.stopper.ask():
+            self._end_terminated(None)
 
     def _stage(self, stage: str, tasks: Sequence[EpochTask], epoch_idx: int | None) -> dict[str, Any]:
         """Runs all tasks of a stage.
@@ -370,9 +370,9 @@ class TrainerBase:
     @property
     def saves_steps(self) -> bool:
         """Whether checkpoints are written within epochs."""
-        return any(each.every_n_steps for each in self.monitors)
+        return any(each.every_n_steps or each.on_sigterm for each in self.monitors)
 
-    def save_step(self, monitor: CheckCallback, position: dict[str, Any]) -> None:
+    def save_step(self, monitor: CheckCallback, position: dict[str, Any] | None) -> None:
         """Writes a monitor's checkpoint within an epoch; every rank calls it."""
         path = monitor.step_path(self)
         content = collect(self, self.monitors, path, position)
@@ -381,18 +381,24 @@ class TrainerBase:
 
     def watcher(self, task: EpochTask, collector: Collector) -> Callable[[int], None] | None:
         """What is to be called after each training batch with its index; None where nothing is."""
-        savers = [each for each in self.monitors if each.every_n_steps]
-        save = StepSaver(self, task, collector, savers).after_batch if savers else None
+        saver = StepSaver(self, task, collector, [each for each in self.monitors if each.every_n_steps])
         stopper = self.stopper
         if stopper is None:
-            return save
+            return saver.after_batch if saver.is_needed else None
 
         def watch(index: int) -> None:
-            if save is not None:
-                save(index)
-            stopper.after_update()
+            if saver.is_needed:
+                saver.after_batch(index)
+            if stopper.is_terminated() and index + 1 != task.length:  # at its end the epoch's own end comes next
+                self._end_terminated(saver.position(index + 1))
 
         return watch
+
+    def _end_terminated(self, position: dict[str, Any] | None) -> None:
+        """Saves and stops, as SIGTERM asks for."""
+        for monitor in [each for each in self.monitors if each.on_sigterm][:1]:
+            self.save_step(monitor, position)
+        raise StopLoopException("SIGTERM: the state is saved, training stops")
 
     def load_checkpoint(self, ckpt_path: str | os.PathLike[str]) -> TrainerBase:
         """Loads a checkpoint: model, optimizers, schedulers, finished epochs, monitors, loss scale.

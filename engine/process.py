@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
+import gc
 import os
 from dataclasses import dataclass, field
 from typing import Any, Iterator
@@ -74,6 +76,7 @@ class _OwnGroup:
     def join(self, place: Place, backend: str, timeout: datetime.timedelta) -> None:
         if self.users == 0:
             if not self.stores:
+                atexit.register(self.release)
                 store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
                 self.stores.append(store)
             # a prefix of its own: keys that an earlier group left in the store would mislead this one
@@ -81,6 +84,15 @@ class _OwnGroup:
             dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, timeout=timeout)
             self.generation += 1
         self.users += 1
+
+    def release(self) -> None:
+        """Lets go of everything that has threads while the interpreter is still whole.
+
+        Models in data parallel hold the group in reference cycles; if those live on to the interpreter's last moment,
+        the group's threads may be torn down while they run, and the process aborts after its work is done.
+        """
+        self.stores.clear()
+        gc.collect()
 
     def leave(self) -> None:
         self.users -= 1

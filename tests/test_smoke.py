@@ -59,3 +59,8 @@ def test_the_benchmark_writes_what_each_rank_took(tmp_path):
     found = json.loads((tmp_path / "out.json").read_text())
     assert len(found["ranks"][0]["step_ms"]) == 2
     assert found["images_per_s"] > 0
+
+
+def test_a_training_that_is_killed_again_and_again_ends_as_one_left_alone():
+    """C7; the long version is tests/kill_resume.py itself."""
+    assert run("kill_resume.py", "--kills", 2) == "PASSED: 2 kills, equal to the last bit"

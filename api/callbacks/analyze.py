@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 
@@ -14,6 +14,9 @@ from .base import Callback
 
 class AnalyzeCallback(Callback):
     """Writes mean, standard deviation and histogram of each layer to TensorBoard while it trains.
+
+    A layer that is called several times in a batch is seen once: its last output, or the gradient of its first. In fp16
+    gradients carry the loss scale, and in an accumulation window the batch's weight.
 
     Args:
         mode: 'forward' looks at the outputs, 'backward' at the gradients of the outputs.
@@ -53,12 +56,12 @@ class AnalyzeCallback(Callback):
             if not tensors:
                 return
             if self.mode == "forward":
-                self._seen[name] = tensors[0].detach()
+                self._seen[name] = tensors[0].detach().clone()  # a later layer may change it in place
             elif tensors[0].requires_grad:
                 tensors[0].register_hook(after_backward)  # type: ignore[no-untyped-call]
 
         def after_backward(gradient: torch.Tensor) -> None:
-            self._seen[name] = gradient.detach()
+            self._seen[name] = gradient.detach().clone()
 
         return after_forward
 
@@ -86,6 +89,14 @@ class AnalyzeCallback(Callback):
     def on_after_fit(self, trainer: Run) -> None:
         """Brings the log onto the disk."""
         trainer.writer.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many batches were counted."""
+        return {"batches": self._batches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting there."""
+        self._batches = state["batches"]
 
     def run_tensorboard(self) -> Any:
         """Starts TensorBoard on the log folder, see `deepepochs.run_tensorboard`."""

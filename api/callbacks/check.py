@@ -27,6 +27,8 @@ class CheckCallback(Callback):
         ckpt_dir: the folder of all runs.
         every_n_steps: also keep the newest state within an epoch, every so many updates, in a file of its own
             (`checkpoint-step.ckpt`); resuming goes on with the next batch.
+        on_sigterm: save to that file and stop in good order when the process gets SIGTERM while it trains, as
+            clusters send it before they take a machine back; all ranks stop after the same window.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -44,6 +46,7 @@ class CheckCallback(Callback):
         save_best: bool = True,
         ckpt_dir: str = "./logs",
         every_n_steps: int | None = None,
+        on_sigterm: bool = True,
     ) -> None:
         super().__init__(priority=-1)
         if on_stage not in ("train", "val"):
@@ -54,7 +57,7 @@ class CheckCallback(Callback):
             raise ValueError(f"`patience` must be a whole number of at least 0, got {patience!r}")
         if every_n_steps is not None and (not isinstance(every_n_steps, int) or every_n_steps < 1):
             raise ValueError(f"`every_n_steps` must be a whole number of at least 1, got {every_n_steps!r}")
-        self.every_n_steps = every_n_steps
+        self.every_n_steps, self.on_sigterm = every_n_steps, on_sigterm
         self.monitor, self.on_stage, self.mode = monitor, on_stage, mode
         self.patience, self.save_best, self.ckpt_dir = patience, save_best, ckpt_dir
         self.best_value: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import warnings
 import math
 from collections.abc import Mapping
 from typing import Any, Callable, Sequence
@@ -181,11 +182,18 @@ class InterpreteCallback(Callback):
             return
         board = trainer.writer.board
         if self.confusion_matrix is not None:
-            figure = plot_confusion(self.confusion_matrix, class_names=self.class_names, info=f"{stage} {step}")
-            board.add_figure(f"confusion_matrix/{stage}", figure, step)
+            self._write_figure(board, stage, step)
         if self.image_data:
             self._write_images(board, stage, step)
         trainer.writer.flush()
+
+    def _write_figure(self, board: Any, stage: str, step: int) -> None:
+        try:
+            figure = plot_confusion(self.confusion_matrix, class_names=self.class_names, info=f"{stage} {step}")
+        except ImportError as error:  # the matrix is there without matplotlib
+            warnings.warn(f"no figure of the confusion matrix: {error}", UserWarning, stacklevel=2)
+            return
+        board.add_figure(f"confusion_matrix/{stage}", figure, step)
 
     def _write_images(self, board: Any, stage: str, step: int) -> None:
         rows = ["| image | score | prediction | label |", "|---|---|---|---|"]

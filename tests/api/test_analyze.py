@@ -77,6 +77,18 @@ def test_odd_models_and_a_frequency(mode):
     assert {len(values) for values in found.values()} == {2}
 
 
+def test_outputs_are_seen_before_a_later_layer_changes_them():
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 1))
+    analyzer = AnalyzeCallback("forward")
+    with quiet(model, F.mse_loss, sgd(model, 0.0), running_id="r", callbacks=[analyzer]) as trainer:
+        trainer.fit(loader(X, Y, 4))
+    _, found = read()
+    expected = [model[0](each).mean().item() for each in X.split(4)]
+    assert found["forward_mean/0"] == pytest.approx(expected, rel=1e-5)
+    assert analyzer.state_dict() == {"batches": 2}
+
+
 def test_hooks_are_gone_after_an_exception():
     class Fails(Callback):
         def on_after_backward(self, **others):

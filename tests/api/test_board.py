@@ -1,6 +1,7 @@
 """run_tensorboard: a real process that answers on this machine alone."""
 
 import json
+import socket
 import urllib.request
 
 import pytest
@@ -12,7 +13,6 @@ from ..engine.references import net, regression
 from .helpers import loader, quiet
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_its_page_and_its_scalars_can_be_fetched():
     x, y = regression(8)
     with quiet(net(), F.mse_loss, epochs=2, running_id="r", callbacks=[LogCallback("logs")]) as trainer:
@@ -28,11 +28,21 @@ def test_its_page_and_its_scalars_can_be_fetched():
         assert values == pytest.approx(progress["train"]["loss"], rel=1e-6)
     finally:
         board.terminate()
-        board.communicate(timeout=10)
+        board.wait(timeout=10)
     assert board.returncode is not None
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_port_that_is_taken_is_an_error():
-    with pytest.raises(RuntimeError, match="TensorBoard"):
-        run_tensorboard("logs", port=1 << 20, timeout_s=30)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(RuntimeError, match=f"cannot listen on port {port}"):
+            run_tensorboard("logs", port=port)
+    with pytest.raises(RuntimeError, match="1048576"):
+        run_tensorboard("logs", port=1 << 20)
+
+
+def test_without_an_answer_it_is_ended():
+    with pytest.raises(RuntimeError, match="did not answer"):
+        run_tensorboard("logs", timeout_s=0.2)

@@ -1,5 +1,7 @@
 """InterpreteCallback (C10): top samples, confusion matrices, images."""
 
+import sys
+
 import numpy
 import pytest
 import sklearn.metrics
@@ -153,3 +155,12 @@ def test_ranks_agree_on_the_top_samples_of_the_whole_data_set():
         assert [value for value, _ in samples] == pytest.approx([value for value, _ in expected_samples], rel=1e-6)
         assert [inputs for _, inputs in samples] == [inputs for _, inputs in expected_samples]
         assert matrix == expected_matrix
+
+
+def test_without_matplotlib_there_is_a_warning_instead_of_the_figure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    keeper = InterpreteCallback(scores, stages="test")
+    with quiet(net(outputs=3), F.cross_entropy, callbacks=[keeper]) as trainer:
+        with pytest.warns(UserWarning, match="confusion matrix: plotting needs matplotlib"):
+            trainer.test(loader(X, Y, 6))
+    assert int(keeper.confusion_matrix.sum()) == 40

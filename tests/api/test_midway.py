@@ -1,6 +1,8 @@
 """Checkpoints within an epoch (C7): going on from any of them is exact, and nothing is read twice."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,59 @@ def test_wrong_intervals_are_refused():
     for wrong in (0, -1, 1.5):
         with pytest.raises(ValueError, match="every_n_steps"):
             CheckCallback("loss", every_n_steps=wrong)
+
+
+class Terminates(Callback):
+    """Sends SIGTERM to the process itself at a batch."""
+
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.place = (epoch, batch)
+
+    def on_before_train_batch(self, trainer, batch_idx, **others):
+        if (trainer.init_epoch, batch_idx) == self.place:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("steps", "place"), [(1, (0, 2)), (3, (1, 1)), (3, (1, 6)), (1, (0, 6))])
+def test_sigterm_saves_at_the_windows_end_and_stops(steps, place, capsys):
+    def run(callbacks, seed, resume=False):
+        set_seed(seed)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 3))
+        check = CheckCallback("loss", "train")
+        options = {"gradient_accumulation_steps": steps, "running_id": "r", "resume": resume, "show_info": False}
+        opt = torch.optim.Adam(model.parameters(), lr=0.01)
+        callbacks = [check, *callbacks]
+        with TrainerBase(
+            model, F.cross_entropy, opt, epochs=3, device="cpu", callbacks=callbacks, **options
+        ) as trainer:
+            progress = trainer.fit(DataLoader(Noted(), batch_size=4, shuffle=True))
+            return flat(model), trainer.history, progress
+
+    expected = run([], 1)
+    shutil.rmtree("logs")
+    handler = signal.getsignal(signal.SIGTERM)
+    _, _, progress = run([Terminates(*place)], 1)
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert "SIGTERM: the state is saved" in capsys.readouterr().out
+    assert len(progress["train"].get("loss", [])) == place[0] + (place[1] == 6)
+    weights, history, _ = run([], 9, resume="r")
+    assert torch.equal(weights, expected[0])
+    assert history == expected[1]
+
+
+def test_sigterm_can_be_left_alone():
+    seen = []
+
+    class Spy(Callback):
+        def on_before_epoch(self, **others):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    for on in (True, False):
+        model = nn.Linear(4, 3)
+        check = CheckCallback("loss", "train", on_sigterm=on)
+        options = {"epochs": 1, "device": "cpu", "show_info": False, "callbacks": [check, Spy()]}
+        with TrainerBase(model, F.cross_entropy, **options) as trainer:
+            trainer.fit([(X, Y)])
+    assert callable(seen[0])
+    assert seen[1] is signal.SIG_DFL
