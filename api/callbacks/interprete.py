@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import warnings
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any, Callable, Sequence
 
