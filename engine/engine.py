@@ -84,6 +84,7 @@ class Engine:
         )
         self._is_single = self._window.is_single
         self._is_fp32 = precision == "fp32"
+        self._no_autocast = self._precision.autocast() if self._is_fp32 else None
         waits = not self._is_single or precision == "fp16"
         self._scope = Scope(self._end_micro_batch if waits else None, self.drop_window)
         self._skipped: set[int] = set()
@@ -228,7 +229,7 @@ class Engine:
 
     def autocast(self) -> ContextManager[Any]:
         """The context for forward and loss in the engine's precision."""
-        return self._precision.autocast()
+        return self._no_autocast or self._precision.autocast()
 
     def no_sync(self, *models: nn.Module) -> ContextManager[None]:
         """The context for forwards and backwards whose gradients stay on their rank; nothing in one process.
