@@ -194,7 +194,7 @@ def own_position(trainer: Run, position: Any) -> Any:
             f"a checkpoint within an epoch of {len(position['start'])} processes goes on with as many, "
             f"not with {ranks}; use one from an epoch's end"
         )
-    own = {name: position[name][trainer.engine.rank] for name in ("start", "totals")}
+    own = {name: position[name][trainer.engine.rank] for name in ("start", "totals", "loader")}
     return {**position, **own}
 
 

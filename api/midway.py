@@ -48,6 +48,7 @@ class StepSaver:
             "finished": dict(self._trainer.finished_tasks),
             "start": gather(self._task.start_states),
             "totals": gather(self._collector.state_dict()),
+            "loader": gather(self._task.loader(self._trainer, True).state()),
         }
 
 

@@ -208,7 +208,7 @@ class EpochTask:
             return 0, batches
         self.start_states = position["start"]
         load_start_states(self, self.start_states)
-        return position["batches"], batches.resumed(position["batches"], trainer.restore_generators)
+        return position["batches"], batches.resumed(position["batches"], trainer.restore_generators, position["loader"])
 
     def _loop(self, trainer: Run, stage: str, step: Step, batches: Loader, source: Iterable[Any], begin: int) -> int:
         """THE loop: every batch's way through split, step and metrics.

@@ -61,6 +61,8 @@ class Loader:
         self.counts_samples = is_plain(loader) and counts_samples(loader)
         self._is_managed = is_plain(loader) or processes.world_size == 1
         self.loader = self._share(loader, split_batches)
+        self._is_stateful = callable(getattr(loader, "state_dict", None)) and hasattr(loader, "load_state_dict")
+        self._state_before: Any = None
 
     def _share(self, loader: Any, split_batches: bool) -> Any:
         world_size, train = self._processes.world_size, self._window is not None
@@ -101,15 +103,26 @@ class Loader:
         self._begin_epoch()
         return self._choose_pass(self.loader, 0)
 
-    def resumed(self, skip: int, when_drawn: Callable[[], None]) -> Iterator[Any]:
+    def state(self) -> Any:
+        """Where the present pass stands, if the loader keeps that by itself as torchdata's StatefulDataLoader does."""
+        if not self._is_stateful:
+            return None
+        return self.loader.state_dict() if self._state_before is None else self._state_before
+
+    def resumed(self, skip: int, when_drawn: Callable[[], None], state: Any = None) -> Iterator[Any]:
         """One pass that begins later, without reading what it leaves out where the loader's indices are known.
 
         Args:
             skip: how many batches to leave out.
             when_drawn: called when everything that decides the order has been drawn.
+            state: from `state`, for a loader that goes on by itself.
         """
         self._begin_epoch()
-        source = remaining(self.loader, skip)
+        if state is None:
+            source = remaining(self.loader, skip)
+        else:
+            self.loader.load_state_dict(state)
+            source = iter(self.loader)
         when_drawn()
         return self._choose_pass(source, skip)
 
@@ -142,6 +155,7 @@ class Loader:
         index = begin
         try:
             while batch is not _END:
+                self._look_ahead()
                 following = next(source, _END)
                 window.ended = following is _END
                 window.count = self._count(index)
@@ -164,6 +178,7 @@ class Loader:
         index = begin
         try:
             while goes_on():
+                self._look_ahead()
                 following = next(source, _END) if index + 1 != limit else _END
                 goes_on = self._agree(following is not _END, length)
                 window.ended = not goes_on()
@@ -174,6 +189,11 @@ class Loader:
                 window.remaining = None if length is None else max(length - index, 1)
         finally:
             window.ended, window.remaining, window.count = False, None, None
+
+    def _look_ahead(self) -> None:
+        """Notes where a stateful loader stands, before a batch is read that the loop does not have yet."""
+        if self._is_stateful:
+            self._state_before = self.loader.state_dict()
 
     def _common_length(self) -> int | None:
         """The number of batches that every rank has, where all know theirs."""

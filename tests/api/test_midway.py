@@ -165,7 +165,7 @@ def test_the_newest_file_is_resumed_whatever_wrote_it():
 def test_another_number_of_processes_is_refused():
     train("mean", 1, 1)
     content = load_file("logs/r/checkpoint-step.ckpt")
-    for name in ("start", "totals"):
+    for name in ("start", "totals", "loader"):
         content["position"][name] *= 2
     from deepepochs.engine import save_file
 
@@ -234,3 +234,52 @@ def test_sigterm_can_be_left_alone():
             trainer.fit([(X, Y)])
     assert callable(seen[0])
     assert seen[1] is signal.SIG_DFL
+
+
+class Stateful:
+    """A loader that keeps its own place, as torchdata's StatefulDataLoader does."""
+
+    def __init__(self):
+        self.epoch, self.place, self.read = 0, 0, []
+
+    def __len__(self):
+        return 7
+
+    def __iter__(self):
+        order = torch.randperm(7, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        while self.place < 7:
+            index = order[self.place]
+            self.place += 1
+            self.read.append(index)
+            yield X[index : index + 4], Y[index : index + 4]
+        self.epoch, self.place = self.epoch + 1, 0
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "place": self.place}
+
+    def load_state_dict(self, state):
+        self.epoch, self.place = state["epoch"], state["place"]
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_loader_that_keeps_its_own_place_goes_on_by_itself(steps):
+    def run(checkpoint=None):
+        set_seed(3)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 3))
+        opt = torch.optim.Adam(model.parameters(), lr=0.01)
+        callbacks = [CheckCallback("loss", "train", every_n_steps=1), Copies("copies")]
+        options = {"device": "cpu", "show_info": False, "running_id": "r", "gradient_accumulation_steps": steps}
+        dl = Stateful()
+        with TrainerBase(model, F.cross_entropy, opt, epochs=1, callbacks=callbacks, **options) as trainer:
+            if checkpoint is not None:
+                trainer.load_checkpoint(checkpoint)
+            trainer.fit(dl)
+            return flat(model), trainer.history, dl.read
+
+    weights, history, read = run()
+    for file in list(Path("copies").iterdir()):
+        batches = load_file(file)["position"]["batches"]
+        again = run(file)
+        assert torch.equal(again[0], weights)
+        assert again[1] == history
+        assert again[2] == read[batches:]
