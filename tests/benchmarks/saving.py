@@ -41,6 +41,5 @@ if __name__ == "__main__":
         for _ in range(arguments.rounds):
             base = timed(plain, Path(folder, "plain"), content)
             ratios.append(timed(save_file, Path(folder, "atomic"), content) / base)
-    print(
-        f"{arguments.megabytes} MB: ratio {statistics.median(ratios):.3f} (min {min(ratios):.3f} max {max(ratios):.3f}), plain {base:.2f} s"
-    )
+    spread = f"(min {min(ratios):.3f} max {max(ratios):.3f})"
+    print(f"{arguments.megabytes} MB: ratio {statistics.median(ratios):.3f} {spread}, plain {base:.2f} s")
