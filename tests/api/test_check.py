@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from deepepochs import Callback, CallbackException, CheckCallback, StopLoopException
-from deepepochs.engine import load_file, save_file
+from deepepochs.engine import CheckpointError, load_file, save_file
 
 from ..engine.references import flat, net, regression
 from .helpers import loader, quiet, sgd
@@ -229,3 +229,29 @@ def test_all_fields_of_a_file():
     assert content["progress"]["train"] == progress["train"]
     assert set(content["opt_state"][0]) == {"opt_state", "sched_state"}
     save_file("again.ckpt", content)
+
+
+def test_a_save_that_fails_leaves_the_old_file_and_a_trainer_that_goes_on(monkeypatch):
+    """A full disk in the second epoch."""
+    model, whole = net(), net()
+    check = CheckCallback("loss", "train", save_best=False)
+    with quiet(model, F.mse_loss, sgd(model), epochs=4, running_id="r", callbacks=[check]) as trainer:
+        original, calls = os.replace, []
+
+        def full(*arguments):
+            calls.append(arguments)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
+            return original(*arguments)
+
+        monkeypatch.setattr(os, "replace", full)
+        with pytest.raises(CheckpointError, match="No space left"):
+            trainer.fit(DL)
+        assert load_file("logs/r/checkpoint.ckpt")["epoch"] == 1
+        assert os.listdir("logs/r") == ["checkpoint.ckpt"]
+        assert trainer.init_epoch == 2
+        trainer.fit(DL)
+    assert load_file("logs/r/checkpoint.ckpt")["epoch"] == 4
+    with quiet(whole, F.mse_loss, sgd(whole), epochs=4) as trainer:
+        trainer.fit(DL)
+    assert torch.equal(flat(model), flat(whole))

@@ -1,6 +1,8 @@
 """Resume on several ranks (C4-C7, E14): exact, and between one process and several."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from deepepochs import CheckCallback, Optimizer, Trainer, set_seed
+from deepepochs import Callback, CheckCallback, Optimizer, Trainer, set_seed
 from deepepochs.engine import CheckpointError, load_file
 
 from ..engine.references import flat, regression
@@ -110,3 +112,58 @@ def test_a_vanished_file_on_two_ranks(tmp_path):
     """C6"""
     for loss, expected in run_ranks(vanished, 2, str(tmp_path)):
         assert loss == pytest.approx(expected, rel=1e-6)
+
+
+class Terminates(Callback):
+    """Sends SIGTERM to rank 1 in the middle of an epoch."""
+
+    def on_before_train_batch(self, trainer, batch_idx, **others):
+        if (trainer.init_epoch, batch_idx, trainer.engine.rank) == (1, 1, 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def terminated(home):
+    """A training that SIGTERM ends on one rank, the same one resumed, and one left alone."""
+
+    def run(name, callbacks, resume=False):
+        set_seed(9 if resume else 1)
+        net = model()
+        check = CheckCallback("loss", "train", ckpt_dir=f"{home}/{name}")
+        options = {"device": "cpu", "show_info": False, "running_id": "r", "resume": resume, "epochs": 40}
+        opt = torch.optim.Adam(net.parameters(), lr=0.01)
+        with Trainer(net, F.mse_loss, opt, callbacks=[check, *callbacks], **options) as trainer:
+            progress = trainer.fit(DataLoader(TensorDataset(X, Y), batch_size=2, shuffle=True))
+            return flat(net), trainer.history, len(progress["train"].get("loss", []))
+
+    return run("whole", []), run("parts", [Terminates()]), run("parts", [], resume="r")
+
+
+def test_sigterm_on_one_rank_saves_and_stops_all(tmp_path):
+    results = run_ranks(terminated, 2, str(tmp_path))
+    for whole, stopped, resumed in results:
+        assert stopped[2] < 40
+        assert torch.equal(resumed[0], whole[0])
+        assert resumed[1] == whole[1]
+    assert results[0][1][2] == results[1][1][2]
+
+
+def one_process_file(path):
+    """Two ranks take up the file of one process."""
+    net = model()
+    with Trainer(
+        net, F.mse_loss, torch.optim.Adam(net.parameters()), device="cpu", show_info=False, epochs=3
+    ) as trainer:
+        trainer.load_checkpoint(path)
+        loaded = flat(net).clone()
+        progress = trainer.fit(DataLoader(TensorDataset(X, Y), batch_size=4))
+    return loaded, len(progress["train"]["loss"]), flat(net)
+
+
+def test_two_ranks_take_up_the_file_of_one_process(tmp_path):
+    """E14"""
+    weights, _, _ = train(2, 1, folder=str(tmp_path))
+    one, other = run_ranks(one_process_file, 2, str(tmp_path / "r" / "checkpoint.ckpt"))
+    for loaded, epochs, _ in (one, other):
+        assert torch.equal(loaded, weights)
+        assert epochs == 1
+    assert torch.equal(one[2], other[2])
