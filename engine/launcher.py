@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
+import io
 import logging
+import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -15,16 +19,23 @@ import time
 import traceback
 import uuid
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NoReturn
 
 import torch
 import torch.distributed as dist
 
-GRACE_S = 3.0  # how long a rank may go on after another failed
+POLL_S = 0.1  # how often the launcher looks after the ranks
+SETTLE_S = 0.5  # a failed rank lives on this long, so that the launcher sees first which rank had gone before it
+GRACE_S = 3.0  # how long a rank may go on after another has gone
+OVER = b"over"  # what a rank's file says when its main is
+STOPS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
+TOP_LEVEL = (
+    "define it with `def` at the top level of a module or script, and call launch() under `if __name__ == '__main__':`"
+)
 
 
 class LaunchError(RuntimeError):
-    """A rank failed; the message holds its traceback."""
+    """A rank failed; the message holds its number and its traceback."""
 
 
 def launch(main: Callable[[], Any], num_processes: int | None = None) -> Any:
@@ -37,12 +48,13 @@ def launch(main: Callable[[], Any], num_processes: int | None = None) -> Any:
         num_processes: how many; None takes one a visible GPU, or one where there is none. 1 runs in this process.
 
     Returns:
-        What `main` returned in rank 0: plain Python.
+        What `main` returned in rank 0: plain Python. None if it left by `sys.exit()`.
 
     Raises:
         TypeError: `main` cannot be called without arguments.
         ValueError: `num_processes` is less than 1, or other processes could not import `main`.
         LaunchError: a rank failed; all others are ended then.
+        KeyboardInterrupt: Ctrl-C; the ranks have ended.
 
     Example:
         >>> def main():
@@ -52,7 +64,8 @@ def launch(main: Callable[[], Any], num_processes: int | None = None) -> Any:
         ...     results = launch(main)
     """
     check_callable(main)
-    if num_processes is not None and (not isinstance(num_processes, int) or num_processes < 1):
+    is_number = isinstance(num_processes, int) and not isinstance(num_processes, bool)
+    if num_processes is not None and (not is_number or num_processes < 1):
         raise ValueError(f"`num_processes` must be a whole number of at least 1, got {num_processes!r}")
     if ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or (dist.is_available() and dist.is_initialized()):
         return main()
@@ -62,8 +75,13 @@ def launch(main: Callable[[], Any], num_processes: int | None = None) -> Any:
     check_importable(main)
     with tempfile.TemporaryDirectory(prefix="deepepochs-") as folder, restored_process():
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        _run_group(main, count, folder)
-        return _read_result(Path(folder))
+        stop = _run_group(main, count, Path(folder))
+        path = Path(folder, "result")
+        result = pickle.loads(path.read_bytes()) if path.exists() else None
+    if stop is not None:
+        signal.raise_signal(stop)  # the ranks have ended and the handlers are the caller's again: now it is his
+        raise LaunchError(f"the job was ended by the signal {signal.Signals(stop).name} to this process")
+    return result
 
 
 def check_callable(main: Any) -> None:
@@ -89,73 +107,87 @@ def check_importable(main: Callable[[], Any]) -> None:
 
     Raises:
         ValueError: it is a lambda, a local function or one of an interactive session.
+        RuntimeError: a rank that imports the script calls launch() again.
     """
-    advice = (
-        "define it with `def` at the top level of a module or script, "
-        "and call launch() under `if __name__ == '__main__':`"
-    )
     name = getattr(main, "__qualname__", type(main).__qualname__)
-    module = sys.modules.get(getattr(main, "__module__", "") or "")
     if "<lambda>" in name or "<locals>" in name:
         kind = "a lambda" if "<lambda>" in name else "a local function"
-        raise ValueError(f"other processes cannot import {name}, {kind}: {advice}")
-    if getattr(main, "__module__", None) == "__main__" and not hasattr(module, "__file__"):
+        raise ValueError(f"other processes cannot import {name}, {kind}: {TOP_LEVEL}")
+    try:
+        pickled = pickle.dumps(main)
+    except Exception as error:  # pickle has many errors for what it cannot take
+        raise ValueError(f"other processes cannot import {name} ({error}): {TOP_LEVEL}") from error
+    script = os.path.basename(getattr(sys.modules["__main__"], "__file__", None) or "<none>")
+    if b"__main__" in pickled and script.startswith("<"):  # <stdin>, or no file at all
         raise ValueError(
             f"other processes cannot import {name} from an interactive session or notebook: "
             "save it to a module (a .py file), import it from there, and call launch() with it"
         )
-    try:
-        pickle.dumps(main)
-    except Exception as error:  # pickle has many errors for what it cannot take
-        raise ValueError(f"other processes cannot import {name} ({error}): {advice}") from error
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError("a rank imports the script and meets launch() again: " + TOP_LEVEL)
 
 
 @contextlib.contextmanager
 def restored_process() -> Iterator[None]:
-    """Leaves environment, signal handlers and the launcher's log level as they were."""
+    """Leaves environment, signal handlers and loggers as they were, and quiets torch's launcher meanwhile."""
     environment = dict(os.environ)
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
-    handlers = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    handlers = {number: signal.getsignal(number) for number in STOPS}
     logs = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
-    levels = [log.level for log in logs]
+    propagates, silence = [log.propagate for log in logs], logging.NullHandler()
     for log in logs:
-        log.setLevel(logging.CRITICAL)  # a failure is told by the exception
+        log.propagate = False  # a failure is told by the exception
+        log.addHandler(silence)
     try:
         yield
     finally:
-        for log, level in zip(logs, levels):
-            log.setLevel(level)
-        for name, handler in handlers.items():
-            if in_main_thread and handler is not None:
-                signal.signal(getattr(signal, name), handler)
+        for log, propagate in zip(logs, propagates):
+            log.propagate = propagate
+            log.removeHandler(silence)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                if handler is not None:
+                    signal.signal(number, handler)
         for name in set(os.environ) - set(environment):
             del os.environ[name]
         os.environ.update(environment)
 
 
-def _run_group(main: Callable[[], Any], count: int, folder: str) -> None:
+def _run_group(main: Callable[[], Any], count: int, folder: Path) -> int | None:
+    """Runs all ranks to their end; returns the signal that stopped this process meanwhile."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
 
+    others = set(multiprocessing.active_children())
     try:
-        elastic_launch(_config(count, folder), _run_rank)(main, folder)
+        with _stops_noted(folder):
+            elastic_launch(_config(count, folder), _run_rank)(main, str(folder))
     except ChildFailedError as error:
-        raise LaunchError(_failure(Path(folder), error)) from None
-    except SignalException as error:
-        if error.sigval == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        raise
+        raise LaunchError(_failure(folder, error)) from None
+    except BaseException as stop:
+        for child in set(multiprocessing.active_children()) - others:  # torch forgets them if it was starting them
+            child.kill()
+            child.join()
+        if not isinstance(stop, (SignalException, KeyboardInterrupt)):
+            raise
+        return int(getattr(stop, "sigval", signal.SIGINT))
+    return None
 
 
-def _config(count: int, folder: str) -> Any:
-    from torch.distributed.elastic import multiprocessing
+def _config(count: int, folder: Path) -> Any:
+    """Torch's settings for one machine without restarts; what it writes by itself goes to our folder."""
+    from torch.distributed.elastic import multiprocessing as elastic
     from torch.distributed.launcher.api import LaunchConfig
 
+    known = {field.name for field in dataclasses.fields(LaunchConfig)}
     options: dict[str, Any] = {}
-    if hasattr(multiprocessing, "DefaultLogsSpecs"):  # torch >= 2.3
-        options["logs_specs"] = multiprocessing.DefaultLogsSpecs(log_dir=folder)
+    if "logs_specs" in known:  # torch >= 2.3
+        options["logs_specs"] = elastic.DefaultLogsSpecs(log_dir=str(folder))
+    else:
+        options["log_dir"] = str(folder)
+    if "signals_to_handle" in known:  # newer torch: what the caller ignores (nohup) stays ignored
+        heeded = [number.name for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]
+        options["signals_to_handle"] = ",".join(heeded)
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -166,41 +198,126 @@ def _config(count: int, folder: str) -> Any:
         local_addr="127.0.0.1",
         start_method="spawn",
         max_restarts=0,
-        monitor_interval=0.1,
+        monitor_interval=POLL_S,
         **options,
     )
 
 
-def _run_rank(main: Callable[[], Any], folder: str) -> None:
-    """What each process runs: main, and a note of how it ended."""
-    rank = int(os.environ["RANK"])
-    threading.Thread(target=_watch_others, args=(Path(folder), rank), daemon=True).start()
+@contextlib.contextmanager
+def _stops_noted(folder: Path) -> Iterator[None]:
+    """Leaves a note for the ranks when a signal stops this process.
+
+    Torch passes the signal on and then waits for the ranks to exit, but no longer for their results. A rank that
+    heeds the signal by returning from `main` would wait 30 s for somebody to fetch its result.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+
+    def note() -> None:
+        for number in iter(lambda: reader.recv(1), b""):
+            if number[0] in STOPS:
+                _write(folder / "stopping", b"")
+
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=note, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writer.close()
+        thread.join()
+        reader.close()
+
+
+def _run_rank(main: Callable[[], Any], name: str) -> None:
+    """What each process runs: main, and a note of how it ended. The file `<rank>.main` holds its id until that."""
+    rank, folder = int(os.environ["RANK"]), Path(name)
+    own = folder / f"{rank}.main"
+    _write(own, str(os.getpid()).encode())
+    if os.name == "posix":
+        threading.Thread(target=_watch_others, args=(folder, own), daemon=True).start()
     try:
         result = main()
         if rank == 0:
-            _write(Path(folder, "result"), _pickled(result))
-    except SystemExit as error:
-        if error.code not in (None, 0):
-            _note_failure(Path(folder), rank, f"SystemExit: {error.code}")
-            sys.exit(1)
-    except BaseException as error:
-        _note_failure(Path(folder), rank, f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+            _write(folder / "result", _pickled(result))
         sys.stdout.flush()
-        os._exit(1)  # no clean-up that could wait for the other ranks
+    except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            _note_failure(folder, rank, f"failed: {_described(error)}")
+            sys.stdout.flush()
+            time.sleep(SETTLE_S)
+            _end(1)
+    _write(own, OVER)
+
+
+def _watch_others(folder: Path, own: Path) -> None:
+    """Ends this process when it waits in vain: for a rank that has gone, for the caller, or to hand over its result."""
+    caller = os.getppid()
+    gone: list[str] = []
+    while os.getppid() == caller and not gone:
+        if (folder / "stopping").exists() and own.read_bytes() == OVER:
+            _end(0)
+        time.sleep(0.2)
+        gone = [path.stem for path in folder.glob("*.main") if _has_gone(path.read_bytes())]
+    time.sleep(GRACE_S)
+    if gone:
+        text = f"waited for rank {gone[0]}, which ended by itself before its main was over, as os._exit() does"
+        _note_failure(folder, int(own.stem), text)
+    _end(1)
+
+
+def _has_gone(process: bytes) -> bool:
+    if process == OVER:
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def _end(status: int) -> NoReturn:
+    """Ends this process without a clean-up that could wait for the other ranks."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(status)
+
+
+def _described(error: BaseException) -> str:
+    try:
+        message = str(error)
+    except Exception as second:
+        message = f"(its text could not be made: {type(second).__name__})"
+    return f"{type(error).__name__}: {message}\n{traceback.format_exc()}"
+
+
+class _ResultPickler(pickle.Pickler):
+    """Refuses tensors of devices, wherever they are in the result."""
+
+    def persistent_id(self, obj: Any) -> None:
+        if isinstance(obj, torch.Tensor) and obj.device.type != "cpu":
+            raise TypeError(f"there is a tensor on {obj.device} in it")
 
 
 def _pickled(result: Any) -> bytes:
+    buffer = io.BytesIO()
     try:
-        return pickle.dumps(result)
+        _ResultPickler(buffer).dump(result)
+        pickle.loads(buffer.getvalue())  # some objects only fail on arrival
     except Exception as error:  # pickle has many errors for what it cannot take
         raise TypeError(
             f"the result of main, a {type(result).__name__}, cannot go to the caller ({error}); "
             "return plain Python: numbers, text, lists, dictionaries"
-        ) from error
+        ) from None
+    return buffer.getvalue()
 
 
 def _note_failure(folder: Path, rank: int, text: str) -> None:
-    _write(folder / f"{time.time():.6f}-{rank}.failure", f"rank {rank} failed: {text}".encode())
+    _write(folder / f"{time.time():.6f}-{rank}.failure", f"rank {rank} {text}".encode(errors="backslashreplace"))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -209,25 +326,17 @@ def _write(path: Path, content: bytes) -> None:
     part.replace(path)
 
 
-def _watch_others(folder: Path, rank: int) -> None:
-    """Ends this process some time after another one failed, also when it waits for that one in a collective."""
-    while not [path for path in folder.glob("*.failure") if not path.name.endswith(f"-{rank}.failure")]:
-        time.sleep(0.2)
-    time.sleep(GRACE_S)
-    os._exit(1)
-
-
 def _failure(folder: Path, error: Any) -> str:
     """The text of the first failure: the cause of the others."""
-    notes = sorted(folder.glob("*.failure"))
-    if notes:
-        return notes[0].read_text()
     rank, failure = min(error.failures.items(), key=lambda item: item[1].timestamp)
+    notes = sorted(folder.glob("*.failure"))
+    if any(note.stem.endswith(f"-{rank}") for note in notes):
+        return notes[0].read_bytes().decode()
     if failure.exitcode < 0:
-        return f"rank {rank} was ended by the signal {signal.Signals(-failure.exitcode).name}"
-    return f"rank {rank} ended with the exit status {failure.exitcode} and left no traceback"
-
-
-def _read_result(folder: Path) -> Any:
-    path = folder / "result"
-    return pickle.loads(path.read_bytes()) if path.exists() else None
+        names = {each.value: each.name for each in signal.Signals}
+        how = f"was ended by the signal {names.get(-failure.exitcode, -failure.exitcode)}"
+    else:
+        how = f"ended with the exit status {failure.exitcode} and left no traceback"
+    if not (folder / f"{rank}.main").exists():
+        how += f"; it did not reach main, and its own output says why. If it met launch() again: {TOP_LEVEL}"
+    return f"rank {rank} {how}"
