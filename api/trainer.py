@@ -306,6 +306,8 @@ class TrainerBase:
             values = task.run(self, stage, self._stage_metrics[stage], epoch_idx or 0, position)
             position = None
             merged.update({f"{name}/{index}" if name in merged else name: value for name, value in values.items()})
+        if stage == "train":
+            self.engine.check_replicas()
         self.trigger(f"after_{stage}_epochs", tasks=tasks, metrics=merged, **place)
         return merged
 

@@ -13,7 +13,7 @@ from . import clipping, state
 from .accumulation import Scope, Window
 from .data import Loader
 from .device import choose_device, move
-from .parallel import DataParallel, unsynchronised, wrap
+from .parallel import DataParallel, check_synchronised, fingerprint, has_gradients, unsynchronised, wrap
 from .precision import Precision, gradients, multiply, parameters
 from .process import Processes, find_place
 from .seeding import check_seed
@@ -244,13 +244,34 @@ class Engine:
 
         Args:
             loss: a scalar: the mean over the micro-batch.
+
+        Raises:
+            RuntimeError: a data-parallel module gets gradients that no forward of it has made known to the ranks.
         """
+        if self._replicas:
+            self._backward_replicas(loss)
+            return
         if not self._is_single:
             loss = self._window.weigh(loss)
+        self._backward(loss)
+
+    def _backward(self, loss: torch.Tensor) -> None:
         if self._is_fp32:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
             self._precision.backward(loss, self.optimizers)
+
+    def _backward_replicas(self, loss: torch.Tensor) -> None:
+        loss = self._window.weigh(loss)
+        strangers: list[DataParallel] = []
+        if self._window.closes:
+            strangers = [each for each in self._replicas if not each.was_called and not has_gradients(each)]
+        self._backward(loss)
+        if strangers:
+            check_synchronised(strangers)
+        if self._window.closes:
+            for each in self._replicas:
+                each.was_called = False
 
     def clip_grad_norm(
         self, optimizers: Optimizer | Sequence[Optimizer], max_norm: float, norm_type: float = 2.0
@@ -366,6 +387,22 @@ class Engine:
         multiply(list(held.values()), factor)  # once each, also where optimizers share parameters
 
     # ---- several processes
+
+    def check_replicas(self) -> None:
+        """Checks that all ranks hold the same weights, between updates: one small exchange.
+
+        Raises:
+            RuntimeError: they have parted.
+        """
+        for replica in self._replicas:
+            own = fingerprint(replica)
+            greatest, least = self.reduce(torch.tensor([own, -own]), "max").tolist()
+            if greatest != -least:
+                raise RuntimeError(
+                    f"the ranks' weights of {type(replica.module).__name__} have parted: some update was not "
+                    "synchronised. Each backward needs a forward of the prepared module before it, and nothing but "
+                    "the optimizers may change weights on one rank alone"
+                )
 
     def barrier(self) -> None:
         """Waits until every process is here."""

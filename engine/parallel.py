@@ -9,18 +9,27 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+
 
 class DataParallel(DistributedDataParallel):
     """A replica whose gradients are averaged over the ranks.
 
     Without gradients it calls the bare module: no rank waits for another, so shards may be uneven.
     Its state dict has the bare module's names.
+
+    Attributes:
+        was_called: whether a forward has prepared the synchronisation of the next backward's gradients.
     """
+
+    was_called = False
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward; synchronised only where gradients are."""
         if not torch.is_grad_enabled():
             return self.module(*inputs, **kwargs)
+        if self.require_backward_grad_sync:
+            self.was_called = True
         return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -56,6 +65,39 @@ def wrap(module: nn.Module, device: torch.device, options: dict[str, Any]) -> nn
     if device.type == "cuda":
         options.setdefault("device_ids", [device.index])
     return DataParallel(module, **options)
+
+
+def has_gradients(replica: DataParallel) -> bool:
+    """Whether any parameter of a replica holds a gradient."""
+    return any(each.grad is not None for each in replica.parameters())
+
+
+def check_synchronised(replicas: list[DataParallel]) -> None:
+    """Refuses gradients of this rank alone.
+
+    Args:
+        replicas: held no gradients before a backward, and were not called for it.
+
+    Raises:
+        RuntimeError: one of them holds gradients now.
+    """
+    for replica in replicas:
+        if has_gradients(replica):
+            raise RuntimeError(
+                f"gradients reached {type(replica.module).__name__} past its data-parallel forward, so they are of "
+                "this rank alone and the ranks' weights would part; call the module that prepare() returned (in step "
+                "methods self.model) for what is trained, not its `.module` or a part of it"
+            )
+
+
+def fingerprint(replica: DataParallel) -> int:
+    """A sum over the bits of all trained parameters: equal wherever they are equal (a sync point)."""
+    sums = []
+    for name, each in replica.module.named_parameters():
+        if each.requires_grad and name not in replica.parameters_to_ignore:
+            bits = (torch.view_as_real(each) if each.is_complex() else each).detach().contiguous()
+            sums.append(bits.view(INTEGERS[bits.element_size()]).sum(dtype=torch.int64))
+    return int(torch.stack(sums).sum()) if sums else 0
 
 
 def unwrap(module: nn.Module) -> nn.Module:
