@@ -262,16 +262,13 @@ class Engine:
             self._precision.backward(loss, self.optimizers)
 
     def _backward_replicas(self, loss: torch.Tensor) -> None:
-        loss = self._window.weigh(loss)
-        strangers: list[DataParallel] = []
-        if self._window.closes:
-            strangers = [each for each in self._replicas if not each.was_called and not has_gradients(each)]
-        self._backward(loss)
+        synchronised = [each for each in self._replicas if each.require_backward_grad_sync]
+        strangers = [each for each in synchronised if not each.was_called and not has_gradients(each)]
+        self._backward(self._window.weigh(loss))
         if strangers:
             check_synchronised(strangers)
-        if self._window.closes:
-            for each in self._replicas:
-                each.was_called = False
+        for each in synchronised:
+            each.was_called = False
 
     def clip_grad_norm(
         self, optimizers: Optimizer | Sequence[Optimizer], max_norm: float, norm_type: float = 2.0
