@@ -1,7 +1,7 @@
 """The engine: devices, precision, accumulation, processes and data for custom training loops."""
 
-from .checkpoint import CheckpointError, load_file, save_file
-from .data import Loader, sized
+from .checkpoint import CheckpointError, load_file, save_file, write_file
+from .data import Loader, placer, sized
 from .device import available_devices, choose_device, move
 from .engine import Engine
 from .launcher import launch
@@ -27,10 +27,12 @@ __all__ = [
     "mix_seed",
     "model_state",
     "move",
+    "placer",
     "preserved_rng",
     "rng_state",
     "save_file",
     "set_seed",
     "sized",
     "unwrap",
+    "write_file",
 ]

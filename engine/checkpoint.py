@@ -31,13 +31,25 @@ def save_file(path: str | os.PathLike[str], content: Any) -> None:
     Raises:
         CheckpointError: something else is in the content, or the file cannot be written; the old file stays.
     """
+    write_file(path, encode(content, "content"))
+
+
+def write_file(path: str | os.PathLike[str], content: Any) -> None:
+    """`save_file` for content in torch's own format: anything that it can pickle, which loading may have to run.
+
+    Args:
+        path: the file; its folder is made.
+        content: what is to be saved.
+
+    Raises:
+        CheckpointError: the file cannot be written; the old file stays.
+    """
     path = Path(path)
-    plain = encode(content, "content")
     part = path.with_name(path.name + ".part")  # one name, so that the next save clears what a killed one left
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "wb") as file:
-            torch.save(plain, file)
+            torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

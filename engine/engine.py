@@ -13,7 +13,7 @@ from . import clipping, state
 from .accumulation import Scope, Window
 from .data import Loader
 from .device import choose_device, move
-from .parallel import DataParallel, check_synchronised, fingerprint, has_gradients, unsynchronised, wrap
+from .parallel import DataParallel, check_synchronised, fingerprint, has_gradients, unsynchronised, unwrap, wrap
 from .precision import Precision, gradients, multiply, parameters
 from .process import Processes, find_place
 from .seeding import check_seed
@@ -117,6 +117,11 @@ class Engine:
         return self._precision.name
 
     @property
+    def scaler(self) -> Any:
+        """The GradScaler in fp16, else None; for loops that scale and step by themselves."""
+        return self._precision.scaler
+
+    @property
     def gradient_accumulation_steps(self) -> int:
         """Micro-batches in a full window."""
         return self._window.steps
@@ -188,6 +193,15 @@ class Engine:
         self.optimizers.append(optimizer)
         return optimizer
 
+    def forget(self, model: nn.Module) -> None:
+        """Lets go of a prepared model: it may be prepared again, and this engine drops no gradients of it any more.
+
+        Args:
+            model: the module, as it was given or as it was returned.
+        """
+        self.models = [each for each in self.models if unwrap(each) is not unwrap(model)]
+        self._replicas = [each for each in self._replicas if each.module is not unwrap(model)]
+
     def prepare_loader(self, loader: Iterable[Any], train: bool = True, move_batches: bool = True) -> Loader:
         """Shares a loader among the ranks and moves its batches to the device.
 
@@ -227,9 +241,13 @@ class Engine:
                 replica.require_backward_grad_sync = closes
         return self._scope
 
-    def autocast(self) -> ContextManager[Any]:
-        """The context for forward and loss in the engine's precision."""
-        return self._no_autocast or self._precision.autocast()
+    def autocast(self, cache: bool = True) -> ContextManager[Any]:
+        """The context for forward and loss in the engine's precision.
+
+        Args:
+            cache: whether a weight that is used twice is cast once.
+        """
+        return self._no_autocast or self._precision.autocast(cache)
 
     def no_sync(self, *models: nn.Module) -> ContextManager[None]:
         """The context for forwards and backwards whose gradients stay on their rank; nothing in one process.

@@ -32,11 +32,15 @@ class Precision:
         self._plain: ContextManager[Any] = contextlib.nullcontext()
         self._spent: set[int] = set()  # ids of the optimizers that stepped since the scale's last update
 
-    def autocast(self) -> ContextManager[Any]:
-        """The context for forward and loss; one that does nothing in fp32."""
+    def autocast(self, cache: bool = True) -> ContextManager[Any]:
+        """The context for forward and loss; one that does nothing in fp32.
+
+        Args:
+            cache: whether a weight that is used twice is cast once.
+        """
         if self.name == "fp32":
             return self._plain
-        return torch.autocast(self.device.type, dtype=DTYPES[self.name])
+        return torch.autocast(self.device.type, dtype=DTYPES[self.name], cache_enabled=cache)
 
     def backward(self, loss: torch.Tensor, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Scales the loss and runs backward outside autocast.
