@@ -3,7 +3,9 @@
 from .callback import Callback
 from .callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from .combined import Combined as CombinedLoader
+from .datamodule import LightningDataModule
 from .loggers import Logger, TensorBoardLogger
+from .module import LightningModule
 from .shape import MisconfigurationException
 from .trainer import LightningTrainer
 
@@ -12,9 +14,11 @@ __all__ = [
     "CombinedLoader",
     "EarlyStopping",
     "LearningRateMonitor",
+    "LightningDataModule",
+    "LightningModule",
+    "LightningTrainer",
     "Logger",
     "MisconfigurationException",
     "ModelCheckpoint",
     "TensorBoardLogger",
-    "LightningTrainer",
 ]

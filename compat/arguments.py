@@ -14,7 +14,7 @@ from .precision import canonical, engine_precision
 from .shape import MisconfigurationException
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "ddp_find_unused_parameters_false")
-UNSUPPORTED = {  # an argument, and the values of it that ask for nothing
+UNSUPPORTED: dict[str, Any] = {  # an argument, and the values of it that ask for nothing
     "num_nodes": (1,),
     "profiler": (None,),
     "plugins": (None, []),

@@ -47,6 +47,7 @@ def batch_size(batch: Any) -> int:
         raise RecursionError("the batch holds itself, its size cannot be found") from error
     if found is None:
         raise MisconfigurationException(
-            f"the samples of a batch of type {type(batch).__name__} cannot be counted; say `self.log(..., batch_size=n)`"
+            f"the samples of a batch of type {type(batch).__name__} cannot be counted; "
+            "say `self.log(..., batch_size=n)`"
         )
     return found

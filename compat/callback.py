@@ -74,10 +74,14 @@ class Callback:
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """The validation's batches are over."""
 
-    def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """A validation batch begins."""
 
-    def on_validation_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """A validation batch ends."""
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
@@ -92,10 +96,14 @@ class Callback:
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """The test's batches are over."""
 
-    def on_test_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_test_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """A test batch begins."""
 
-    def on_test_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_test_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """A test batch ends."""
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
@@ -110,10 +118,14 @@ class Callback:
     def on_predict_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """The prediction's batches are over."""
 
-    def on_predict_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_predict_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """A prediction batch begins."""
 
-    def on_predict_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def on_predict_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """A prediction batch ends."""
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:

@@ -74,9 +74,7 @@ class EarlyStopping(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Decides when to check."""
         if self._check_on_train_epoch_end is None:
-            self._check_on_train_epoch_end = (
-                trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch == 1
-            )
+            self._check_on_train_epoch_end = trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch == 1
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Checks, if it is to check here."""
@@ -257,7 +255,7 @@ class ModelCheckpoint(Checkpoint):
     # ---- what
 
     def _save(self, trainer: Any) -> None:
-        metrics = {name: value for name, value in trainer.callback_metrics.items()}
+        metrics = dict(trainer.callback_metrics)
         metrics["epoch"] = torch.tensor(trainer.current_epoch)
         metrics["step"] = torch.tensor(trainer.global_step)
         if self.save_top_k != 0:
@@ -278,7 +276,7 @@ class ModelCheckpoint(Checkpoint):
             trainer.strategy.remove_checkpoint(previous)
 
     def _save_best(self, trainer: Any, metrics: Mapping[str, Any]) -> None:
-        if self.monitor not in metrics:
+        if self.monitor is None or self.monitor not in metrics:
             raise MisconfigurationException(
                 f"ModelCheckpoint follows {self.monitor!r}, which was not logged; there are {sorted(metrics)}"
             )
@@ -340,7 +338,9 @@ class LearningRateMonitor(Callback):
 
     def __init__(self, logging_interval: str | None = None, log_momentum: bool = False) -> None:
         if logging_interval not in (None, "step", "epoch"):
-            raise MisconfigurationException(f"`logging_interval` must be 'step', 'epoch' or None, got {logging_interval!r}")
+            raise MisconfigurationException(
+                f"`logging_interval` must be 'step', 'epoch' or None, got {logging_interval!r}"
+            )
         self.logging_interval, self.log_momentum = logging_interval, log_momentum
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

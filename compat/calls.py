@@ -6,16 +6,11 @@ from typing import Any, Callable
 
 from .shape import is_a, is_untouched
 
-# hooks whose version in the library's base does nothing
-SILENT = frozenset(
-    """on_fit_start on_fit_end on_train_start on_train_end on_train_epoch_start on_train_epoch_end
-    on_train_batch_start on_train_batch_end on_validation_start on_validation_end on_validation_epoch_start
-    on_validation_epoch_end on_validation_batch_start on_validation_batch_end on_test_start on_test_end
-    on_test_epoch_start on_test_epoch_end on_test_batch_start on_test_batch_end on_predict_start on_predict_end
-    on_predict_epoch_start on_predict_epoch_end on_predict_batch_start on_predict_batch_end on_before_zero_grad
-    on_before_backward on_after_backward on_before_optimizer_step on_sanity_check_start on_sanity_check_end
-    on_exception setup teardown on_save_checkpoint on_load_checkpoint""".split()
-)
+PASSES = [f"{stage}{part}" for stage in ("train", "validation", "test", "predict") for part in ("", "_epoch", "_batch")]
+MOMENTS = [f"on_{what}_{end}" for what in [*PASSES, "fit", "sanity_check"] for end in ("start", "end")]
+UPDATES = ["on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step"]
+OTHERS = ["on_exception", "setup", "teardown", "on_save_checkpoint", "on_load_checkpoint"]
+SILENT = frozenset([*MOMENTS, *UPDATES, *OTHERS])  # hooks whose version in the library's base does nothing
 UNKNOWN: Any = object()
 
 

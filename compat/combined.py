@@ -9,7 +9,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .shape import is_a
 
 
-
 class Combined:
     """Loaders in any nesting of lists, tuples and dictionaries.
 
@@ -73,7 +72,7 @@ class Combined:
         """Lets go of the iterators, with their workers."""
         self._reader = None
         for loader in self._loaders:
-            iterator = getattr(loader, "_iterator", None)
+            iterator: Any = getattr(loader, "_iterator", None)
             if hasattr(iterator, "_shutdown_workers"):
                 iterator._shutdown_workers()
                 loader._iterator = None

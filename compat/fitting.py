@@ -175,7 +175,9 @@ class FitLoop:
         self.max_batches = float("inf") if batches is None else batches
         if self.max_batches:
             self._loaded_in_epoch = trainer.current_epoch
-            trainer.val_check_batch = self._validation_interval(all(length(e) < float("inf") for e in combined.flattened))
+            trainer.val_check_batch = self._validation_interval(
+                all(length(e) < float("inf") for e in combined.flattened)
+            )
 
     def _validation_interval(self, is_known: bool) -> int | float | None:
         trainer, every = self.trainer, self.trainer.val_check_interval
@@ -183,7 +185,11 @@ class FitLoop:
             trainer._last_val_time = time.monotonic()
             return None
         if isinstance(every, int):
-            if every > self.max_batches and trainer.check_val_every_n_epoch is not None and trainer.limit_val_batches > 0:
+            if (
+                every > self.max_batches
+                and trainer.check_val_every_n_epoch is not None
+                and trainer.limit_val_batches > 0
+            ):
                 raise ValueError(
                     f"`val_check_interval={every}` is more than the epoch's {self.max_batches} batches; "
                     "`check_val_every_n_epoch=None` counts over epochs, `limit_val_batches=0` leaves validation out"

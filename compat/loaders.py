@@ -72,17 +72,18 @@ class IndexSampler(DistributedSampler):  # type: ignore[type-arg]
     """
 
     def __init__(self, sampler: Any, repeats: bool = True, **options: Any) -> None:
-        super().__init__(Order(sampler), **options)
+        order: Any = Order(sampler)
+        super().__init__(order, **options)
+        self._order = order
         self._repeats = repeats
         if not repeats:
-            self.num_samples = len(range(self.rank, len(self.dataset), self.num_replicas))  # type: ignore[arg-type]
-            self.total_size = len(self.dataset)  # type: ignore[arg-type]
+            self.num_samples = len(range(self.rank, len(order), self.num_replicas))
+            self.total_size = len(order)
 
     def __iter__(self) -> Iterator[Any]:
-        self.dataset.renew()
-        if self._repeats:
-            return (self.dataset[index] for index in super(IndexSampler, self).__iter__())
-        return (self.dataset[index] for index in range(self.rank, self.total_size, self.num_replicas))
+        self._order.renew()
+        rest = range(self.rank, self.total_size, self.num_replicas)
+        return (self._order[index] for index in (super().__iter__() if self._repeats else rest))
 
 
 class Order:
@@ -196,22 +197,24 @@ def gather(source: Source, stage: str, trainer: Any) -> Combined:
     return combined
 
 
-def in_order(loaders: Sequence[Any], stage: str) -> list[Any]:
+def in_order(loaders: list[Any], stage: str) -> list[Any]:
     """The loaders without shuffling, for overfitting on the same batches in each epoch."""
     samplers = [each.sampler for each in loaders if hasattr(each, "sampler")]
     if all(isinstance(each, SequentialSampler) for each in samplers):
         return list(loaders)
     warnings.warn(f"`overfit_batches` turns off the shuffling of the {stage} loader", stacklevel=2)
-    return [
-        with_sampler(each, SequentialSampler(each.dataset)) if isinstance(each, DataLoader) else each
-        for each in loaders
-    ]
+    return [unshuffled(each) if isinstance(each, DataLoader) else each for each in loaders]
+
+
+def unshuffled(loader: Any) -> Any:
+    """A loader like another one, in the data set's own order."""
+    return with_sampler(loader, SequentialSampler(loader.dataset))
 
 
 def set_epoch(loaders: Sequence[Any], epoch: int) -> None:
     """Tells the loaders' samplers the epoch."""
     for loader in loaders:
-        samplers = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+        samplers: list[Any] = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
         samplers.append(getattr(samplers[1], "sampler", None))
         told: list[Any] = []
         for sampler in samplers:

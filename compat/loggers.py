@@ -64,8 +64,8 @@ class Logger:
 class NoLogger(Logger):
     """Takes everything and writes nothing."""
 
-    name = None  # type: ignore[assignment]
-    version = None  # type: ignore[assignment]
+    name = None
+    version = None
 
     @property
     def experiment(self) -> Any:
@@ -147,7 +147,7 @@ class TensorBoardLogger(Logger):
             return NoExperiment()
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        return SummaryWriter(self.log_dir)  # type: ignore[no-untyped-call]
+        return SummaryWriter(self.log_dir)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Writes numbers by name; a dictionary of them becomes one plot."""

@@ -45,7 +45,11 @@ def make_loggers(logger: Any, directory: str) -> list[Any]:
 
 
 def make_callbacks(
-    callbacks: Any, checkpointing: bool | None, progress_bar: bool | None, summary: bool | None, max_time_s: float | None
+    callbacks: Any,
+    checkpointing: bool | None,
+    progress_bar: bool | None,
+    summary: bool | None,
+    max_time_s: float | None,
 ) -> list[Any]:
     """The callbacks that the arguments mean.
 

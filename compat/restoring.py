@@ -111,7 +111,9 @@ class Restorer:
                 "there is nothing left to train"
             )
         if "optimizer_states" not in found or "lr_schedulers" not in found:
-            raise KeyError("the checkpoint holds weights alone (`save_weights_only=True`); training cannot go on from it")
+            raise KeyError(
+                "the checkpoint holds weights alone (`save_weights_only=True`); training cannot go on from it"
+            )
         for optimizer, state in zip(trainer.optimizers, found["optimizer_states"]):
             optimizer.load_state_dict(state)
         trainer.strategy._move_optimizers(trainer.strategy.root_device)
@@ -144,5 +146,3 @@ def select(trainer: Any, path: Any, model_given: bool) -> Any:
     if not found:
         raise ValueError(f"`ckpt_path={path!r}`: no such checkpoint has been written yet; give a path")
     return found[0]
-
-

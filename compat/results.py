@@ -10,7 +10,13 @@ from torchmetrics import Metric
 from .batches import batch_size
 from .shape import MisconfigurationException
 
-REDUCTIONS = {"mean": torch.mean, "avg": torch.mean, "min": torch.min, "max": torch.max, "sum": torch.sum}
+REDUCTIONS: dict[str, Any] = {
+    "mean": torch.mean,
+    "avg": torch.mean,
+    "min": torch.min,
+    "max": torch.max,
+    "sum": torch.sum,
+}
 
 
 class Entry:
@@ -22,8 +28,26 @@ class Entry:
         sync: reduces a tensor over the ranks, by the reduction's name.
     """
 
-    __slots__ = ("meta", "name", "on_step", "on_epoch", "logger", "prog_bar", "reduction", "graph", "suffix", "index")
-    __slots__ += ("metric", "total", "size", "cache", "computed", "is_reset", "sync", "fx")  # type: ignore[assignment]
+    __slots__ = (
+        "cache",
+        "computed",
+        "fx",
+        "graph",
+        "index",
+        "is_reset",
+        "logger",
+        "meta",
+        "metric",
+        "name",
+        "on_epoch",
+        "on_step",
+        "prog_bar",
+        "reduction",
+        "size",
+        "suffix",
+        "sync",
+        "total",
+    )
 
     def __init__(self, meta: tuple[Any, ...], value: Any, sync: Callable[[torch.Tensor, str], torch.Tensor]) -> None:
         self.meta = meta
@@ -144,7 +168,18 @@ class Results(dict):  # type: ignore[type-arg]
         index = self.dataloader_idx
         place = fx if index is None or not add_dataloader_idx else f"{fx}.{index}"
         key = (place, name)
-        meta = (place, name, prog_bar, logger, on_step, on_epoch, reduce_fx, enable_graph, index, add_dataloader_idx)
+        meta: tuple[Any, ...] = (
+            place,
+            name,
+            prog_bar,
+            logger,
+            on_step,
+            on_epoch,
+            reduce_fx,
+            enable_graph,
+            index,
+            add_dataloader_idx,
+        )
         meta += (metric_attribute, sync_dist, rank_zero_only)
         entry = self.get(key)
         if entry is None:
@@ -159,9 +194,9 @@ class Results(dict):  # type: ignore[type-arg]
     def _size(self, entry: Entry, given: Any) -> Any:
         if given is not None:
             return given
-        if self.batch_size is None and self.batch is not None and entry.metric is None and entry.on_epoch:
-            if entry.reduction == "mean":
-                self.batch_size = batch_size(self.batch)
+        is_mean = entry.metric is None and entry.on_epoch and entry.reduction == "mean"
+        if is_mean and self.batch_size is None and self.batch is not None:
+            self.batch_size = batch_size(self.batch)
         return 1 if self.batch_size is None else self.batch_size
 
     def valid(self) -> Iterator[Entry]:
@@ -209,7 +244,8 @@ def reduction_name(reduce_fx: Any) -> str:
     name = reduce_fx.lower() if isinstance(reduce_fx, str) else str(getattr(reduce_fx, "__name__", ""))
     if name not in REDUCTIONS or not (builtin or isinstance(reduce_fx, str) or reduce_fx is REDUCTIONS[name]):
         raise MisconfigurationException(
-            f"`reduce_fx` must be 'mean', 'min', 'max' or 'sum', got {reduce_fx!r}; log a torchmetrics object for others"
+            f"`reduce_fx` must be 'mean', 'min', 'max' or 'sum', got {reduce_fx!r}; "
+            "log a torchmetrics object for others"
         )
     return "mean" if name == "avg" else name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import Any, Callable
 
@@ -15,8 +14,7 @@ class MisconfigurationException(ValueError):
     """What a module, its data and the trainer's arguments ask for does not go together."""
 
 
-@functools.lru_cache(maxsize=None)
-def base_of(kind: type, name: str) -> type | None:
+def base_of(kind: type, name: str) -> Any:
     """The class called `name` that a library gave to the ancestors of a class.
 
     Args:

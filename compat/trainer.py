@@ -164,7 +164,9 @@ class LightningTrainer(Reads):
             }
         )
         self.accumulate_grad_batches = arguments.positive(accumulate_grad_batches, "accumulate_grad_batches")
-        self.gradient_clip_val, self.gradient_clip_algorithm = check_clipping(gradient_clip_val, gradient_clip_algorithm)
+        self.gradient_clip_val, self.gradient_clip_algorithm = check_clipping(
+            gradient_clip_val, gradient_clip_algorithm
+        )
         for name, limit in (("max_epochs", max_epochs), ("max_steps", max_steps)):
             if limit is not None:
                 arguments.at_least(limit, -1, name)
@@ -205,9 +207,7 @@ class LightningTrainer(Reads):
         self.test_loop = EvaluationLoop(self, "test", inference_mode)
         self.predict_loop = PredictionLoop(self, inference_mode)
         self.callbacks: list[Any] = ordered(
-            make_callbacks(
-                callbacks, enable_checkpointing, enable_progress_bar, enable_model_summary, self._max_time_s
-            )
+            make_callbacks(callbacks, enable_checkpointing, enable_progress_bar, enable_model_summary, self._max_time_s)
         )
         self.ckpt_path: Any = None
 
@@ -225,8 +225,8 @@ class LightningTrainer(Reads):
         self.val_check_interval = arguments.batch_limit(interval, "val_check_interval")
         if every is None and isinstance(self.val_check_interval, float):
             raise MisconfigurationException(
-                "`check_val_every_n_epoch=None` counts batches over epochs: `val_check_interval` must be a whole number "
-                f"of them or a time, got {interval!r}"
+                "`check_val_every_n_epoch=None` counts batches over epochs: `val_check_interval` must be a whole "
+                f"number of them or a time, got {interval!r}"
             )
         if every is not None:
             arguments.positive(every, "check_val_every_n_epoch")
@@ -377,6 +377,7 @@ class LightningTrainer(Reads):
         if datamodule is not None:
             self.datamodule = datamodule
             datamodule.trainer = self
+        loops: list[Any]
         for name, loops in {
             "train": [self.fit_loop],
             "val": [self.fit_loop.epoch_loop.val_loop, self.validate_loop],
@@ -384,11 +385,11 @@ class LightningTrainer(Reads):
             "predict": [self.predict_loop],
         }.items():
             for loop in loops:
-                loop._combined = None  # type: ignore[attr-defined]
-                loop.source.given = loaders.get(name)  # type: ignore[attr-defined]
-                loop.source.owner = module  # type: ignore[attr-defined]
-                if datamodule is not None and overrides(datamodule, loop.source.hook, "LightningDataModule"):  # type: ignore[attr-defined]
-                    loop.source.owner = datamodule  # type: ignore[attr-defined]
+                loop._combined = None
+                loop.source.given = loaders.get(name)
+                loop.source.owner = module
+                if datamodule is not None and overrides(datamodule, loop.source.hook, "LightningDataModule"):
+                    loop.source.owner = datamodule
         module.trainer = self
 
     def _run(self, module: Any, restorer: Restorer, run: Callable[[], Any]) -> Any:
