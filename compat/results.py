@@ -59,12 +59,15 @@ class Entry:
             raise MisconfigurationException("`self.log(on_step=False, on_epoch=False)` would log nothing; leave it out")
         self.metric: Metric | None = value if isinstance(value, Metric) else None
         self.sync = sync
-        self.reset()
+        self._begin()
 
     def reset(self) -> None:
-        """Forgets the epoch's values."""
+        """Forgets the epoch's values, a metric's own state with them."""
         if self.metric is not None:
             self.metric.reset()
+        self._begin()
+
+    def _begin(self) -> None:
         start = {"max": float("-inf"), "min": float("inf")}.get(self.reduction, 0.0)
         self.total = torch.tensor(start, dtype=default_dtype())
         self.size: Any = 0
