@@ -139,6 +139,7 @@ class EvaluationLoop:
         trainer.calls.module(f"on_{self.name}_model_eval")
         trainer.calls.both(f"on_{self.name}_start")
         trainer.calls.both(f"on_{self.name}_epoch_start")
+        trainer.strategy.share_buffers()
 
     def _check_arguments(self) -> None:
         module, several = self.trainer.lightning_module, self._passes_loader_index

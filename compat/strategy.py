@@ -96,6 +96,11 @@ class Strategy:
         if self.world_size > 1:
             self.engine.broadcast([each.data for each in [*module.parameters(), *module.buffers()]])
 
+    def share_buffers(self) -> None:
+        """Gives all processes the main one's buffers, as each training batch does, before an evaluation within it."""
+        if self.model is not self.lightning_module:
+            self.engine.broadcast(list(self.lightning_module.buffers()))
+
     def teardown(self) -> None:
         """Gives the module back to the CPU, as it was before."""
         self._move_optimizers(torch.device("cpu"))

@@ -362,7 +362,7 @@ def plateau(pl):
             return F.cross_entropy(self.net(batch[0]), batch[1])
 
         def validation_step(self, batch, batch_idx):
-            self.log("val_loss", F.cross_entropy(self.net(batch[0]), batch[1]))
+            self.log("val_loss", F.cross_entropy(self.net(batch[0]), batch[1]), sync_dist=True)
 
         def configure_optimizers(self):
             opt = torch.optim.SGD(self.parameters(), lr=2.0)
