@@ -34,12 +34,13 @@ def read_checkpoint(path: str | os.PathLike[str], weights_only: bool | None = No
         raise CheckpointError(f"there is no checkpoint {str(path)!r}")
     try:
         found = torch.load(path, map_location="cpu", weights_only=weights_only is not False)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"the checkpoint {str(path)!r} holds objects whose loading could run code; pass `weights_only=False` "
-            f"if you trust it ({str(error).splitlines()[0]})"
-        ) from error
     except Exception as error:  # torch has many errors for bytes that are no file of its own
+        if isinstance(error, pickle.UnpicklingError) and "nsupported global" in str(error):
+            kind = str(error).partition("nsupported global: ")[2].split("\n")[0].split(" was not")[0]
+            raise CheckpointError(
+                f"the checkpoint {str(path)!r} holds objects whose loading could run code ({kind}); "
+                "pass `weights_only=False` if you trust it"
+            ) from error
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"the checkpoint {str(path)!r} is damaged or no checkpoint ({first})") from error
     if not isinstance(found, dict) or "state_dict" not in found:

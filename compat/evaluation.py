@@ -13,7 +13,7 @@ from deepepochs.engine import move
 
 from .combined import Fetcher
 from .loaders import Source, gather, length, limited, record_indices, set_epoch
-from .progress import BatchProgress
+from .progress import BatchProgress, PredictionProgress
 from .results import Results
 from .shape import MisconfigurationException, is_a, overrides_module, takes
 
@@ -231,6 +231,7 @@ class PredictionLoop(EvaluationLoop):
 
     def __init__(self, trainer: Any, inference_mode: bool) -> None:
         super().__init__(trainer, "predict", inference_mode)
+        self.batch_progress = PredictionProgress()
         self._results = None  # nothing is logged here
         self.return_predictions = True
         self._predictions: list[list[Any]] = []

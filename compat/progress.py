@@ -100,3 +100,11 @@ class BatchProgress(Progress):
         """Restores what `state_dict` gave."""
         super().load_state_dict(state)
         self.is_last_batch = state["is_last_batch"]
+
+
+class PredictionProgress(BatchProgress):
+    """The progress of predictions, which checkpoints hold without the last batch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts by stage."""
+        return Progress.state_dict(self)

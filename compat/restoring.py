@@ -27,11 +27,12 @@ def dump(trainer: Any, weights_only: bool | None = None) -> dict[str, Any]:
         "loops": {
             "fit_loop": trainer.fit_loop.state_dict(),
             **{
-                f"{name}_loop": {
-                    "state_dict": {},
-                    "batch_progress": getattr(trainer, f"{name}_loop").batch_progress.state_dict(),
-                }
-                for name in ("validate", "test", "predict")
+                f"{name}_loop": {"state_dict": {}, "batch_progress": loop.batch_progress.state_dict()}
+                for name, loop in (
+                    ("validate", trainer.validate_loop),
+                    ("test", trainer.test_loop),
+                    ("predict", trainer.predict_loop),
+                )
             },
         },
     }

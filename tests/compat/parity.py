@@ -85,7 +85,7 @@ def assert_same(found, expected, path=""):
     """Equal to the last bit, in structure and order."""
     if isinstance(expected, torch.Tensor):
         assert isinstance(found, torch.Tensor), path
-        assert torch.equal(found, expected), (path, found, expected)
+        assert torch.equal(found, expected), path
     elif isinstance(expected, dict):
         assert set(found) == set(expected), (path, sorted(found), sorted(expected))
         for key in expected:
