@@ -181,7 +181,8 @@ class ModelCheckpoint(Checkpoint):
         self.best_model_path = self.last_model_path = self.kth_best_model_path = ""
         self.best_model_score: torch.Tensor | None = None
         self.current_score: torch.Tensor | None = None
-        self._last_global_step_saved = 0
+        self.kth_value = torch.tensor(self._sign * math.inf)
+        self._last_global_step_saved, self._has_written = 0, False
 
     @property
     def state_key(self) -> str:
@@ -198,13 +199,13 @@ class ModelCheckpoint(Checkpoint):
     def state_dict(self) -> dict[str, Any]:
         """Which files there are and how good they are."""
         names = "monitor best_model_score best_model_path current_score dirpath best_k_models kth_best_model_path"
-        return {name: getattr(self, name) for name in (*names.split(), "last_model_path")}
+        return {name: getattr(self, name) for name in (*names.split(), "kth_value", "last_model_path")}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores what `state_dict` gave, if its files are in the same directory."""
         self.best_model_path = state_dict["best_model_path"]
         if self.dirpath == state_dict.get("dirpath", self.dirpath):
-            for name in ("best_model_score", "best_k_models", "kth_best_model_path", "last_model_path"):
+            for name in ("best_model_score", "best_k_models", "kth_best_model_path", "kth_value", "last_model_path"):
                 setattr(self, name, state_dict.get(name, getattr(self, name)))
 
     # ---- when
@@ -224,6 +225,7 @@ class ModelCheckpoint(Checkpoint):
         every = self._every_n_train_steps
         if every and trainer.global_step % every == 0 and not self._must_skip(trainer):
             self._save(trainer)
+            self._save_last(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Writes every so many epochs, if it is to write here."""
@@ -239,6 +241,13 @@ class ModelCheckpoint(Checkpoint):
         every = self._every_n_epochs
         if every and (trainer.current_epoch + 1) % every == 0 and not self._must_skip(trainer):
             self._save(trainer)
+            if self._last_global_step_saved == trainer.global_step:  # not where it was too bad to be kept
+                self._save_last(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Writes the last one, if nothing has been written."""
+        if not self._has_written:
+            self._save_last(trainer)
 
     def _must_skip(self, trainer: Any) -> bool:
         is_other = trainer.fast_dev_run or trainer.state.fn != "fit" or trainer.sanity_checking
@@ -263,10 +272,11 @@ class ModelCheckpoint(Checkpoint):
                 self._save_newest(trainer, metrics)
             else:
                 self._save_best(trainer, metrics)
+
+    def _save_last(self, trainer: Any) -> None:
         if self.save_last:
-            path = os.path.join(self.dirpath or "", "last.ckpt")
-            self._write(trainer, path)
-            self.last_model_path = path
+            self.last_model_path = self._free("last", self.last_model_path)
+            self._write(trainer, self.last_model_path)
 
     def _save_newest(self, trainer: Any, metrics: Mapping[str, Any]) -> None:
         previous, path = self.best_model_path, self._path(metrics, free_of=self.best_model_path)
@@ -296,19 +306,23 @@ class ModelCheckpoint(Checkpoint):
         ranked = sorted(self.best_k_models, key=lambda each: float(sign * self.best_k_models[each]))
         self.best_model_path, self.best_model_score = ranked[0], self.best_k_models[ranked[0]]
         if self.save_top_k != -1 and len(ranked) == self.save_top_k:
-            self.kth_best_model_path = ranked[-1]
+            self.kth_best_model_path, self.kth_value = ranked[-1], self.best_k_models[ranked[-1]]
         self._write(trainer, path)
         if dropped and dropped != path:
             trainer.strategy.remove_checkpoint(dropped)
 
     def _write(self, trainer: Any, path: str) -> None:
         trainer.save_checkpoint(path, self.save_weights_only)
-        self._last_global_step_saved = trainer.global_step
+        self._last_global_step_saved, self._has_written = trainer.global_step, True
         if self.verbose:
             trainer.print(f"saved {path}")
 
     def _path(self, metrics: Mapping[str, Any], free_of: str) -> str:
-        folder, name, version = Path(self.dirpath or ""), self.format(metrics), 1
+        return self._free(self.format(metrics), free_of)
+
+    def _free(self, name: str, free_of: str) -> str:
+        """A path that no other file has; one that this callback wrote before may be written again."""
+        folder, version = Path(self.dirpath or ""), 1
         path = folder / f"{name}.ckpt"
         while path.exists() and str(path) != free_of:
             path = folder / f"{name}-v{version}.ckpt"

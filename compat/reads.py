@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .shape import is_a, overrides_module
+from .shape import Word, is_a, overrides_module
 
 
 class Reads:
@@ -167,7 +167,7 @@ class Reads:
 
     def _set_stage(self, stage: str, is_on: bool) -> None:
         if is_on:
-            self.state.stage = stage
+            self.state.stage = Word(stage)
         elif self.state.stage == stage:
             self.state.stage = None
 

@@ -14,6 +14,15 @@ class MisconfigurationException(ValueError):
     """What a module, its data and the trainer's arguments ask for does not go together."""
 
 
+class Word(str):
+    """A word that also has Lightning's `value`."""
+
+    @property
+    def value(self) -> str:
+        """The word."""
+        return str(self)
+
+
 def base_of(kind: type, name: str) -> Any:
     """The class called `name` that a library gave to the ancestors of a class.
 

@@ -28,11 +28,11 @@ from .parts import (
 from .precision import Precision, canonical
 from .reads import Reads
 from .restoring import Restorer, dump, select
-from .shape import MisconfigurationException, base_of, overrides, overrides_module
+from .shape import MisconfigurationException, Word, base_of, overrides, overrides_module
 from .strategy import Strategy
 from .transfer import Transfer
 
-STAGES = {"fit": "train", "validate": "validate", "test": "test", "predict": "predict"}
+STAGES = {"fit": Word("train"), "validate": Word("validate"), "test": Word("test"), "predict": Word("predict")}
 
 
 @dataclass
@@ -45,8 +45,8 @@ class State:
         status: 'initializing', 'running', 'finished' or 'interrupted'.
     """
 
-    fn: str | None = None
-    stage: str | None = None
+    fn: Word | None = None
+    stage: Word | None = None
     status: str = "initializing"
 
     @property
@@ -362,7 +362,7 @@ class LightningTrainer(Reads):
         module = check_module(model if model is not None else self.lightning_module, fn)
         if datamodule is not None and any(each is not None for each in loaders.values()):
             raise MisconfigurationException(f"{fn}() takes either loaders or `datamodule`, got both")
-        self.state = State(fn, STAGES[fn], "running")
+        self.state = State(Word(fn), STAGES[fn], "running")
         self.strategy.connect(module)
         self.calls = Calls(self, module)
         try:
@@ -431,7 +431,7 @@ class LightningTrainer(Reads):
         loop = self.fit_loop.epoch_loop.val_loop
         if not self.enable_validation or self.num_sanity_val_steps <= 0 or self.fit_loop.is_resuming:
             return
-        self.state.stage = "sanity_check"
+        self.state.stage = Word("sanity_check")
         self.logged.reset_results()
         self.logged.reset_metrics()
         self.calls.callbacks("on_sanity_check_start")
@@ -441,7 +441,7 @@ class LightningTrainer(Reads):
         self.logged.reset_metrics()
         loop.batch_progress.begin_pass()
         loop.batch_progress.total.reset()
-        self.state.stage = "train"
+        self.state.stage = STAGES["fit"]
 
     def _set_epochs(self) -> None:
         loop = self.fit_loop

@@ -106,7 +106,8 @@ def test_the_files_hold_the_same():
         assert_same(found[key], expected[key], key)
     (one,), (other,) = expected["callbacks"], found["callbacks"]
     assert one == other
-    for key in ("best_model_score", "current_score", "monitor"):
+    assert set(found["callbacks"][other]) == set(expected["callbacks"][one])
+    for key in ("best_model_score", "current_score", "monitor", "kth_value"):
         assert found["callbacks"][other][key] == expected["callbacks"][one][key]
 
 
