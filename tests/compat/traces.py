@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from .parity import QUIET, recorder
 
 FILE = Path(__file__).with_name("traces.json")
-MODULE = """setup teardown configure_callbacks configure_optimizers configure_gradient_clipping backward optimizer_step
+MODULE_HOOKS = """setup teardown configure_callbacks configure_optimizers configure_gradient_clipping backward optimizer_step
 optimizer_zero_grad lr_scheduler_step training_step validation_step test_step predict_step train_dataloader
 on_fit_start on_fit_end on_train_start on_train_end on_train_epoch_start on_train_epoch_end on_train_batch_start
 on_train_batch_end on_validation_start on_validation_end on_validation_epoch_start on_validation_epoch_end
@@ -24,13 +24,13 @@ on_validation_batch_start on_validation_batch_end on_validation_model_eval on_va
 on_test_start on_test_end on_test_epoch_start on_test_epoch_end on_test_batch_start on_test_batch_end on_test_model_eval
 on_predict_start on_predict_end on_predict_epoch_start on_predict_epoch_end on_predict_batch_start on_predict_batch_end
 on_predict_model_eval on_before_zero_grad on_before_backward on_after_backward on_before_optimizer_step
-on_before_batch_transfer transfer_batch_to_device on_after_batch_transfer""".split()
-CALLBACK = """setup teardown on_fit_start on_fit_end on_sanity_check_start on_sanity_check_end on_train_start on_train_end
-on_train_epoch_start on_train_epoch_end on_train_batch_start on_train_batch_end on_validation_start on_validation_end
+on_before_batch_transfer transfer_batch_to_device on_after_batch_transfer"""
+CALLBACK_HOOKS = """setup teardown on_fit_start on_fit_end on_sanity_check_start on_sanity_check_end
+on_train_start on_train_end on_train_epoch_start on_train_epoch_end on_train_batch_start on_train_batch_end on_validation_start on_validation_end
 on_validation_epoch_start on_validation_epoch_end on_validation_batch_start on_validation_batch_end on_test_start
 on_test_end on_test_epoch_start on_test_epoch_end on_test_batch_start on_test_batch_end on_predict_start on_predict_end
 on_predict_epoch_start on_predict_epoch_end on_predict_batch_start on_predict_batch_end on_before_zero_grad
-on_before_backward on_after_backward on_before_optimizer_step on_exception""".split()
+on_before_backward on_after_backward on_before_optimizer_step on_exception"""
 
 
 def loader(samples, seed=0):
@@ -124,9 +124,9 @@ def traced(bases, events, manual=False, skip=False, configure=None, error=None):
         setattr(owner, name, hook)
 
     Tracer = type("Tracer", (bases.Callback,), {})
-    for name in MODULE:
+    for name in MODULE_HOOKS.split():
         note(Module, "", name)
-    for name in CALLBACK:
+    for name in CALLBACK_HOOKS.split():
         note(Tracer, "callback.", name)
     return Module(), Tracer()
 
