@@ -28,7 +28,7 @@ from .parts import (
 from .precision import Precision, canonical
 from .reads import Reads
 from .restoring import Restorer, dump, select
-from .shape import MisconfigurationException, Word, base_of, overrides, overrides_module
+from .shape import MisconfigurationException, Word, base_of, overrides, overrides_module, takes
 from .strategy import Strategy
 from .transfer import Transfer
 
@@ -467,6 +467,9 @@ class LightningTrainer(Reads):
     def _check_module(self, module: Any) -> None:
         fn = self.state.fn
         assert fn is not None
+        for method in ("training_step", "validation_step", "test_step", "predict_step"):
+            if takes(getattr(module, method), "dataloader_iter", explicit=True):
+                raise NotImplementedError(f"`{method}(dataloader_iter)` is not supported; take (batch, batch_idx)")
         if fn != "fit":
             check_evaluation(module, fn)
             return

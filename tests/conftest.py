@@ -24,7 +24,9 @@ def _leaves_nothing(tmp_path):
     yield
     os.chdir(home)
     changed = {name for name in {*environment, *os.environ} if environment.get(name) != os.environ.get(name)}
-    changed = {name for name in changed if not name.startswith(("TORCHINDUCTOR", "KMP_", "PYTORCH_NVML"))}  # of torch, OpenMP, Lightning
+    changed = {
+        name for name in changed if not name.startswith(("TORCHINDUCTOR", "KMP_", "PYTORCH_NVML"))
+    }  # of torch, OpenMP, Lightning
     assert not changed - {"PYTEST_CURRENT_TEST", "PWD"}, f"the test changed the environment: {changed}"
     left = [each for each in threading.enumerate() if each not in threads and not each.daemon and each.is_alive()]
     assert not left, f"the test left threads: {left}"

@@ -1,5 +1,6 @@
 """The READMEs' code blocks run, one after the other as a reader types them."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -39,3 +40,26 @@ def test_the_two_commands_are_marked(path):
 def test_links_to_files_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
         assert (ROOT / target).exists(), target
+
+
+def test_the_ported_script_is_the_example():
+    diff = re.search(r"<!-- port -->\n```diff\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S).group(1)
+    ported = [line[1:].strip() for line in diff.splitlines() if not line.startswith("-")]
+    example = (ROOT / "examples" / "engine-04-port.py").read_text()
+    code = [re.sub(r"  # (\+|was:).*", "", line).strip() for line in example.splitlines()]
+    start = code.index(ported[0])
+    assert code[start : start + len(ported)] == ported
+
+
+def test_the_table_of_compat_is_true():
+    from deepepochs.compat import LightningTrainer
+    from deepepochs.compat.arguments import UNSUPPORTED
+
+    text = (ROOT / "docs" / "compat.md").read_text()
+    table = dict(re.findall(r"^\| `(\w+)` \| (yes|no) \|", text.split("## What else")[0], flags=re.M))
+    parameters = inspect.signature(LightningTrainer.__init__).parameters
+    assert set(table) == set(parameters) - {"self"}
+    assert {name for name, word in table.items() if word == "no"} == set(UNSUPPORTED)
+    for name in UNSUPPORTED:
+        with pytest.raises(NotImplementedError, match=name):
+            LightningTrainer(**{name: "something else"})

@@ -143,3 +143,14 @@ def test_precisions_give_lightnings_numbers(precision):
 def test_half_precision_on_the_cpu_is_bf16_as_in_lightning():
     with pytest.warns(UserWarning, match="bf16-mixed"):
         assert quiet(precision="16-mixed").precision == "bf16-mixed"
+
+
+def test_steps_that_take_the_iterator_are_refused():
+    module = classifier(light()).module
+
+    class Iterating(type(module)):
+        def training_step(self, dataloader_iter):
+            return None
+
+    with pytest.raises(NotImplementedError, match="dataloader_iter"):
+        quiet(max_epochs=1).fit(Iterating(), loader())
