@@ -12,7 +12,7 @@ from deepepochs.engine import preserved_rng
 
 from . import arguments
 from .calls import Calls
-from .evaluation import EvaluationLoop, PredictionLoop, check_evaluation
+from .evaluation import EvaluationLoop, PredictionLoop
 from .fitting import FitLoop
 from .logged import Logged, scalar
 from .loggers import NoLogger
@@ -28,9 +28,9 @@ from .parts import (
 from .precision import Precision, canonical
 from .reads import Reads
 from .restoring import Restorer, dump, select
-from .shape import MisconfigurationException, Word, base_of, overrides, overrides_module, takes
+from .run import Run
+from .shape import MisconfigurationException, Word
 from .strategy import Strategy
-from .transfer import Transfer
 
 STAGES = {"fit": Word("train"), "validate": Word("validate"), "test": Word("test"), "predict": Word("predict")}
 
@@ -365,10 +365,12 @@ class LightningTrainer(Reads):
         self.state = State(Word(fn), STAGES[fn], "running")
         self.strategy.connect(module)
         self.calls = Calls(self, module)
+        if fn == "fit":
+            self._set_epochs()
         try:
             self._attach(module, loaders, datamodule)
             path = select(self, ckpt_path if ckpt_path is not None else self.ckpt_path, model is not None)
-            return self._run(module, Restorer(self, path, weights_only), run)
+            return Run(self, module, datamodule, Restorer(self, path, weights_only)).go(run)
         except BaseException as error:
             self._interrupt(error)
             raise
@@ -387,39 +389,8 @@ class LightningTrainer(Reads):
             for loop in loops:
                 loop._combined = None
                 loop.source.given = loaders.get(name)
-                loop.source.owner = module
-                if datamodule is not None and overrides(datamodule, loop.source.hook, "LightningDataModule"):
-                    loop.source.owner = datamodule
+                loop.source.owner = module if datamodule is None else datamodule
         module.trainer = self
-
-    def _run(self, module: Any, restorer: Restorer, run: Callable[[], Any]) -> Any:
-        fits = self.state.fn == "fit"
-        if fits:
-            self._set_epochs()
-        self._attach_callbacks(module)
-        self._check_module(module)
-        self.transfer = Transfer(self)
-        self._prepare_data(module)
-        self._call_setup(module)
-        if overrides_module(module, "configure_model"):
-            self.calls.module("configure_model")
-        restorer.restore_module()
-        self.logged.reset_results()
-        self.logged.reset_metrics()
-        self.strategy.setup(trains=fits)
-        if fits:
-            self.calls.both("on_fit_start")
-        self._log_hyperparams(module)
-        restorer.restore_training()
-        self.strategy.barrier("run")
-        module.zero_grad()
-        results = run()
-        self._teardown()
-        if fits:
-            self.calls.both("on_fit_end")
-        self._call_teardown(module)
-        self.state.status, self.state.stage = "finished", None
-        return results
 
     def _fit(self) -> None:
         with preserved_rng():
@@ -449,95 +420,6 @@ class LightningTrainer(Reads):
             loop.max_epochs = -1 if loop.max_steps != -1 or self._max_time_s is not None else 1000
         if loop.min_epochs is None:
             loop.min_epochs = 1 if loop.min_steps is not None else 0
-
-    def _attach_callbacks(self, module: Any) -> None:
-        own = self.calls.module("configure_callbacks")
-        if own:
-            own = list(own) if isinstance(own, (list, tuple)) else [own]
-            base = base_of(type(own[0]), "Callback")
-            replaced = {
-                kind
-                for kind in {type(each) for each in self.callbacks} - {base}
-                if any(issubclass(type(each), kind) for each in own)
-            }
-            self.callbacks = ordered([each for each in self.callbacks if type(each) not in replaced] + own)
-        for callback in self.callbacks:
-            callback.log, callback.log_dict = module.log, module.log_dict
-
-    def _check_module(self, module: Any) -> None:
-        fn = self.state.fn
-        assert fn is not None
-        for method in ("training_step", "validation_step", "test_step", "predict_step"):
-            if takes(getattr(module, method), "dataloader_iter", explicit=True):
-                raise NotImplementedError(f"`{method}(dataloader_iter)` is not supported; take (batch, batch_idx)")
-        if fn != "fit":
-            check_evaluation(module, fn)
-            return
-        for method in ("training_step", "configure_optimizers"):
-            if not overrides_module(module, method):
-                raise MisconfigurationException(f"fit() needs the method `{method}`, {type(module).__name__} has none")
-        for method in ("training_epoch_end", "validation_epoch_end"):
-            if callable(getattr(module, method, None)):
-                new = {"training_epoch_end": "on_train_epoch_end"}.get(method, "on_validation_epoch_end")
-                raise NotImplementedError(f"`{method}` is of Lightning 1; write `{new}` and keep outputs on the module")
-        if module.automatic_optimization:
-            return
-        if self.gradient_clip_val:
-            raise MisconfigurationException(
-                "`gradient_clip_val` is for automatic optimisation; call self.clip_gradients(...) in `training_step`"
-            )
-        if self.accumulate_grad_batches != 1:
-            raise MisconfigurationException(
-                "`accumulate_grad_batches` is for automatic optimisation; step every so many batches in `training_step`"
-            )
-
-    def _prepare_data(self, module: Any) -> None:
-        for owner, base, call in (
-            (self.datamodule, "LightningDataModule", self.calls.datamodule),
-            (module, "LightningModule", self.calls.module),
-        ):
-            if owner is not None and overrides(owner, "prepare_data", base):
-                first = self.local_rank == 0 if owner.prepare_data_per_node else self.global_rank == 0
-                if first:
-                    call("prepare_data")
-                self.strategy.barrier("prepare_data")
-
-    def _call_setup(self, module: Any) -> None:
-        fn = self.state.fn
-        for each in module.modules():
-            if hasattr(each, "_device") and base_of(type(each), "LightningModule"):
-                each._device = self.strategy.root_device
-        for logger in self.loggers:
-            getattr(logger, "experiment", None)  # made now, so that the hooks find it
-        self.strategy.barrier("setup")
-        if self.datamodule is not None:
-            self.calls.datamodule("setup", stage=fn)
-        self.calls.callbacks("setup", stage=fn)
-        self.calls.module("setup", stage=fn)
-        self.strategy.barrier("setup")
-
-    def _call_teardown(self, module: Any) -> None:
-        fn = self.state.fn
-        if self.datamodule is not None:
-            self.calls.datamodule("teardown", stage=fn)
-        self.calls.callbacks("teardown", stage=fn)
-        self.calls.module("teardown", stage=fn)
-        module._current_fx_name = module._metric_attributes = None
-        for logger in self.loggers:
-            logger.finalize("success")
-
-    def _log_hyperparams(self, module: Any) -> None:
-        if not self.enable_autolog_hparams or not self.loggers:
-            return
-        found: dict[str, Any] | None = None
-        for owner in (module, self.datamodule):
-            if owner is not None and getattr(owner, "_log_hyperparams", False):
-                found = {**(found or {}), **owner.hparams_initial}
-        for logger in self.loggers:
-            if found is not None:
-                logger.log_hyperparams(found)
-            logger.log_graph(module)
-            logger.save()
 
     def _teardown(self) -> None:
         self.strategy.teardown()

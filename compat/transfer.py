@@ -15,18 +15,19 @@ class Transfer:
     """Moves batches for one run; hooks that would do nothing are not called.
 
     Args:
-        trainer: its module, data module, device and precision.
+        trainer: its module, device and precision.
+        datamodule: whose hooks count more than the module's, None for none.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, datamodule: Any) -> None:
         self._device = trainer.strategy.root_device
         self._convert = None if trainer.precision_plugin.is_plain else trainer.precision_plugin.convert_input
-        self._before, self._move, self._after = [self._choose(trainer, hook) for hook in HOOKS]
+        self._before, self._move, self._after = [self._choose(trainer, datamodule, hook) for hook in HOOKS]
         self._place = placer(self._device)
 
-    def _choose(self, trainer: Any, hook: str) -> Callable[..., Any] | None:
+    def _choose(self, trainer: Any, datamodule: Any, hook: str) -> Callable[..., Any] | None:
         """How to call a hook; the data module's where it has one, else the module's; None where it is the default."""
-        module, datamodule, calls = trainer.lightning_module, trainer.datamodule, trainer.calls
+        module, calls = trainer.lightning_module, trainer.calls
         owner, base, call = module, "LightningModule", calls.module
         if datamodule is not None and overrides(datamodule, hook, "LightningDataModule"):
             owner, base, call = datamodule, "LightningDataModule", calls.datamodule
