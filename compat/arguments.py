@@ -60,7 +60,7 @@ def make_engine(accelerator: Any, devices: Any, strategy: Any, precision: Any, s
         name = "bf16-mixed"
     engine = Engine(device, engine_precision(name), ddp_options=options)
     wanted = count(devices)
-    if wanted is not None and wanted != engine.world_size and not (wanted == 1 and engine.world_size == 1):
+    if wanted not in (None, engine.world_size):
         there = engine.world_size
         engine.close()
         raise MisconfigurationException(

@@ -21,6 +21,11 @@ class LightningModule(ModuleHooks, DataHooks, Logs, Hyperparameters, torch.nn.Mo
 
     Subclasses define `training_step`, `configure_optimizers` and what else they need.
 
+    Attributes:
+        automatic_optimization: whether the trainer runs backward and updates; else `training_step` does.
+        strict_loading: whether a checkpoint's weights must match exactly.
+        example_input_array: an input, for graphs.
+
     Example:
         >>> class Net(LightningModule):
         ...     def __init__(self):
@@ -33,15 +38,20 @@ class LightningModule(ModuleHooks, DataHooks, Logs, Hyperparameters, torch.nn.Mo
         ...         return torch.optim.SGD(self.parameters(), lr=0.1)
     """
 
+    automatic_optimization: bool = True
+    strict_loading: bool = True
+    example_input_array: Any = None
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._trainer: Any = None
         self._current_fx_name: str | None = None
         self._metric_attributes: dict[int, str] | None = None
         self._param_requires_grad_state: dict[Any, bool] = {}
-        self.automatic_optimization = True
-        self.strict_loading = True
-        self.example_input_array: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy, also a pickled one, has no trainer."""
+        return {**self.__dict__, "_trainer": None}
 
     # ---- where
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Iterable
 
 import torch
@@ -95,7 +96,12 @@ def check_module(module: Any, fn: str) -> Any:
     Raises:
         TypeError: there is none, or it is no LightningModule.
     """
-    module = getattr(module, "_orig_mod", module)  # compiled
+    if hasattr(module, "_orig_mod"):
+        module = module._orig_mod
+        warnings.warn(
+            f"{type(module).__name__} runs uncompiled: compile the layers in it, as in `self.net = torch.compile(net)`",
+            stacklevel=4,
+        )
     if module is None:
         raise TypeError(f"{fn}() needs a module: none was given, and no earlier run had one")
     if base_of(type(module), "LightningModule") is None or not isinstance(module, torch.nn.Module):
