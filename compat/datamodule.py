@@ -66,7 +66,10 @@ class LightningDataModule(DataHooks, Hyperparameters):
 
     Attributes:
         trainer: who uses it, None before.
+        name: for its author.
     """
+
+    name: str | None = None
 
     CHECKPOINT_HYPER_PARAMS_KEY = "datamodule_hyper_parameters"
     CHECKPOINT_HYPER_PARAMS_NAME = "datamodule_hparams_name"
