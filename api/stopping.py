@@ -16,6 +16,7 @@ from deepepochs.engine import Engine
 ASK_EVERY_S = 0.5
 MEET_S = 5.0
 TERM_S = 10.0
+SAME_S = 1.0
 
 
 class Stopper:
@@ -32,15 +33,20 @@ class Stopper:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._asked = 0  # 1 by Ctrl-C, 2 by SIGTERM
+        self._asked_at = 0.0
         self._left, self._interval = 1, 1
         self._since = time.perf_counter()
         self._deadline: threading.Timer | None = None
 
     def note_interrupt(self, number: int, frame: Any) -> None:
-        """Notes Ctrl-C; the second one interrupts at once."""
-        if self._asked:
+        """Notes Ctrl-C; a second one interrupts at once.
+
+        A terminal signals all processes, and launchers pass on what they get: what comes close behind is the same one.
+        """
+        if not self._asked:
+            self._asked, self._asked_at = 1, time.monotonic()
+        elif time.monotonic() - self._asked_at > SAME_S:
             raise KeyboardInterrupt
-        self._asked = 1
 
     def note_termination(self, number: int, frame: Any) -> None:
         """Notes SIGTERM, and ends the process if it does not get to a window's end soon."""

@@ -4,7 +4,7 @@ from .checkpoint import CheckpointError, load_file, save_file, write_file
 from .data import Loader, placer, sized
 from .device import available_devices, choose_device, move
 from .engine import Engine
-from .launcher import launch
+from .launcher import LaunchError, launch
 from .nested import concatenate, describe, leaves, map_nested
 from .parallel import unwrap
 from .seeding import load_rng_state, mix_seed, preserved_rng, rng_state, set_seed
@@ -13,6 +13,7 @@ from .state import load_model_state, model_state
 __all__ = [
     "CheckpointError",
     "Engine",
+    "LaunchError",
     "Loader",
     "available_devices",
     "choose_device",

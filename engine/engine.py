@@ -66,8 +66,10 @@ class Engine:
         self.device = choose_device(device, place.local_rank)
         self._precision = Precision(precision, self.device)
         self._ddp_options = dict(ddp_options or {})
-        timeout = self._ddp_options.pop("timeout", None)
-        self.processes = Processes(place, self.device, None if timeout is None else datetime.timedelta(seconds=timeout))
+        timeout = self._ddp_options.pop("timeout", 1800)
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
+            raise ValueError(f"`timeout` in `ddp_options` must be a number of seconds above 0, got {timeout!r}")
+        self.processes = Processes(place, self.device, datetime.timedelta(seconds=timeout))
         self.split_batches = split_batches
         if seed is None and self.world_size > 1:
             seed = self.processes.broadcast_object(torch.initial_seed())

@@ -8,7 +8,9 @@ from typing import Any, Iterator
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_flatten
 
+PLAIN = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
@@ -30,7 +32,10 @@ class DataParallel(DistributedDataParallel):
             return self.module(*inputs, **kwargs)
         if self.require_backward_grad_sync:
             self.was_called = True
-        return super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        if self.static_graph:
+            check_static(output)
+        return output
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The bare module's state."""
@@ -39,6 +44,20 @@ class DataParallel(DistributedDataParallel):
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Loads the bare module's state."""
         return self.module.load_state_dict(*args, **kwargs)
+
+
+def check_static(output: Any) -> None:
+    """Refuses outputs in which torch does not find the tensors that a static graph's first backward starts from.
+
+    Raises:
+        RuntimeError: there is a container that torch does not open, such as a dataclass.
+    """
+    closed = [leaf for leaf in tree_flatten(output)[0] if not isinstance(leaf, PLAIN)]
+    if closed:
+        raise RuntimeError(
+            f"with `static_graph=True` a model's output must be tensors in tuples, lists and dictionaries, got "
+            f"{type(closed[0]).__name__}: torch would not average the gradients behind it. Leave `static_graph` out"
+        )
 
 
 def wrap(module: nn.Module, device: torch.device, options: dict[str, Any]) -> nn.Module:

@@ -112,7 +112,7 @@ class Processes:
         timeout: how long a collective may wait for the others.
     """
 
-    def __init__(self, place: Place, device: torch.device, timeout: datetime.timedelta | None = None) -> None:
+    def __init__(self, place: Place, device: torch.device, timeout: datetime.timedelta) -> None:
         self.rank, self.local_rank, self.world_size = place.rank, place.local_rank, place.world_size
         self.is_main = place.rank == 0
         self._joined = False
@@ -124,7 +124,7 @@ class Processes:
             torch.cuda.set_device(device)
         if not dist.is_initialized() or _own_group.users > 0:
             backend = "nccl" if device.type == "cuda" else "gloo"
-            _own_group.join(place, backend, timeout or datetime.timedelta(minutes=30))
+            _own_group.join(place, backend, timeout)
             self._joined = True
         if "nccl" in str(dist.get_backend()):
             self._device = device

@@ -31,6 +31,7 @@ def test_all_numbers_of_the_series_are_there():
     assert numbers[:24] == list(range(1, 25))
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")  # Lightning's callback, where it is installed
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_says_what_it_shows(run, name):
     if name in NEEDS_LIGHTNING:

@@ -1,5 +1,6 @@
 """Functions that the launcher's tests (E16) run in several processes; as a script it launches one of them."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -9,7 +10,9 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from deepepochs import launch
+from deepepochs import Callback, launch
+from deepepochs.engine import ranks
+from tests.distributed.targets import train
 
 
 class Found(NamedTuple):
@@ -30,27 +33,22 @@ def adds():
     return Found(number.item(), {name: os.environ.get(name) for name in names})
 
 
-def killed_in_a_collective():
-    """Rank 0 fails as well, and has a traceback, but rank 1 is the cause."""
-    dist.init_process_group("gloo")
-    dist.all_reduce(torch.ones(1))
-    if os.environ["RANK"] == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(torch.ones(1))
-
-
-def killed_beside_a_deaf_rank():
-    """Rank 0 does not hear SIGTERM and waits for ever."""
+def killed():
+    """Rank 0 fails as well, and has a traceback, but rank 1 is the cause; rank 2 waits and does not hear SIGTERM."""
+    ranks.GRACE_S = 1.0
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.init_process_group("gloo")
-    dist.barrier()
+    dist.all_reduce(torch.ones(1))
     if os.environ["RANK"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    if os.environ["RANK"] == "2":
+        time.sleep(60)
+    dist.all_reduce(torch.ones(1))
 
 
 def vanishes():
     """Rank 1 ends without an error, in the middle of main."""
+    ranks.GRACE_S = 1.0
     if os.environ["RANK"] == "1":
         os._exit(0)
     time.sleep(60)
@@ -73,6 +71,28 @@ def heeds_an_interrupt():
         time.sleep(60)
     except KeyboardInterrupt:
         return
+
+
+class Ready(Callback):
+    """Tells once that training is under way."""
+
+    def on_before_train_batch(self, trainer, batch_idx, **others):
+        if (trainer.init_epoch, batch_idx) == (1, 0):
+            tell(f"ready {os.getpid()}")
+
+
+def trains():
+    """Trains for ever, and says when it ends as it should."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        train([Ready()], 10**6)
+    tell("ended in good order")
+
+
+def adds_and_trains():
+    """For torchrun: the place of each rank, and a training of both."""
+    found = adds()
+    train()
+    return found
 
 
 if __name__ == "__main__":

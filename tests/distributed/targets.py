@@ -1,15 +1,14 @@
-"""Functions that the launcher's tests run in several processes."""
+"""Trainings and engines that the launcher's tests run in several processes."""
 
 import os
 import signal
-import sys
 import time
 
 import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from deepepochs import Callback, StopLoopException, Trainer, launch
+from deepepochs import Callback, StopLoopException, Trainer, stopping
 from deepepochs.engine import Engine
 
 
@@ -41,45 +40,6 @@ class Unpicklable(Exception):
         raise TypeError("no")
 
 
-def raises():
-    if os.environ["RANK"] == "1":
-        raise Unpicklable
-    time.sleep(60)
-
-
-def killed():
-    if os.environ["RANK"] == "1":
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
-
-
-def ignores_the_end():
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if os.environ["RANK"] == "1":
-        raise ZeroDivisionError("mine")
-    time.sleep(60)
-
-
-def exits():
-    sys.exit(int(os.environ["RANK"]) * 3)
-
-
-def exits_well():
-    sys.exit(0)
-
-
-def returns_a_function():
-    return lambda: 1
-
-
-def others_return_functions():
-    return 5 if os.environ["RANK"] == "0" else (lambda: 1)
-
-
-def nested():
-    return launch(environment, 2)
-
-
 class At(Callback):
     """Does something on rank 1 in the middle of the second epoch."""
 
@@ -97,7 +57,7 @@ def stop():
 
 
 def fail():
-    raise ZeroDivisionError("on rank 1")
+    raise Unpicklable
 
 
 def interrupt():
@@ -109,11 +69,8 @@ def training_that_fails():
 
 
 def training_that_one_rank_stops():
+    stopping.MEET_S = 1.0  # how long that rank waits for the other to stop as well
     train([At(stop)], 5)
-
-
-def training_that_one_rank_interrupts():
-    return train([At(interrupt)], 50)
 
 
 class AfterEpoch(Callback):
@@ -122,9 +79,31 @@ class AfterEpoch(Callback):
             raise StopLoopException("enough")
 
 
-def training_stopped_after_an_epoch():
-    return train([AfterEpoch()], 5)
+def all_that_ends_well():
+    """Several trainings in turn; only rank 0's result has to travel."""
+    found = {
+        "places": environment(),
+        "whole": train(),
+        "interrupted": train([At(interrupt)], 50),
+        "stopped": train([AfterEpoch()], 5),
+    }
+    return found if os.environ["RANK"] == "0" else (lambda: 1)
 
 
-if __name__ == "__main__":
-    print("RESULT", launch(environment, 2))
+def backward_that_rank_1_stays_away_from():
+    """Two engines: ranks that start at different times count as waiting for each other, and the limit is short."""
+    model = torch.nn.Linear(2, 1)
+    with Engine(device="cpu") as first:
+        first.barrier()
+    with Engine(device="cpu", ddp_options={"timeout": 2}) as engine:
+        model = engine.prepare(model)
+        for step in range(3):  # the second forward is a collective, too
+            if step == 2 and engine.rank == 1:
+                time.sleep(60)
+            with engine.accumulate(model):
+                loss = model(torch.ones(1, 2)).mean()
+                begin = time.monotonic()
+                try:
+                    engine.backward(loss)
+                except RuntimeError as error:
+                    raise TimeoutError(f"waited {time.monotonic() - begin:.1f} s; {error}") from error

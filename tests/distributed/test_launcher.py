@@ -1,5 +1,6 @@
 """launch (E16) and how a job ends (T14): promptly, whole, and with the right traceback."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from deepepochs import launch
-from deepepochs.engine import launcher
+from deepepochs.engine import launcher, ranks
 
 from ..helpers.ranks import ROOT, free_port
 from . import launch_targets, targets
@@ -39,9 +40,9 @@ def plain_environment():
     return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
-@pytest.fixture
-def leaves_nothing():
-    """The caller's environment, signal handlers and processes are as before."""
+@contextlib.contextmanager
+def nothing_left(limit_s):
+    """The caller's environment, signal handlers and processes are as before, and soon."""
     environment, handlers, before = plain_environment(), [signal.getsignal(each) for each in SIGNALS], children()
     begin = time.monotonic()
     yield
@@ -49,23 +50,37 @@ def leaves_nothing():
     assert [signal.getsignal(each) for each in SIGNALS] == handlers
     resource_trackers = 1  # multiprocessing keeps one helper process
     assert len(children() - before) <= resource_trackers
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < limit_s
 
 
-def test_every_rank_has_its_place_and_rank_0s_result_comes_back(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    before = dict(os.environ)
-    found = launch(targets.environment, 2)
-    assert dict(os.environ) == before
+@pytest.fixture
+def leaves_nothing():
+    with nothing_left(15):
+        yield
+
+
+@pytest.fixture(scope="module")
+def good_end():
+    """The result of one job that does one after the other what ends well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        with nothing_left(30):
+            return launch(targets.all_that_ends_well, 2)
+
+
+def test_every_rank_has_its_place_and_rank_0s_result_comes_back(good_end):
     expected = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    assert found == [{**expected, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    assert good_end["places"] == [{**expected, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
 
 
-@pytest.mark.usefixtures("leaves_nothing")
-def test_training_in_two_processes():
-    found = launch(targets.train, 2)
-    assert len(found["progress"]["train"]["loss"]) == 2
-    assert found["test"]["loss"] > 0
+def test_training_in_two_processes(good_end):
+    assert len(good_end["whole"]["progress"]["train"]["loss"]) == 2
+    assert good_end["whole"]["test"]["loss"] > 0
+
+
+@pytest.mark.parametrize(("name", "fewest", "fewer_than"), [("interrupted", 1, 10), ("stopped", 2, 3)])
+def test_a_stop_of_one_rank_that_all_can_follow(good_end, name, fewest, fewer_than):
+    assert fewest <= len(good_end[name]["progress"]["train"]["loss"]) < fewer_than
 
 
 def test_one_process_is_this_one():
@@ -101,23 +116,45 @@ def test_with_a_process_group_it_just_calls(monkeypatch):
 
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize(
-    ("target", "texts"),
+    ("target", "count", "texts"),
     [
-        (targets.raises, ["rank 1 failed: Unpicklable: cannot travel", "in raises", "raise Unpicklable"]),
-        (launch_targets.killed_in_a_collective, ["rank 1 was ended by the signal SIGKILL"]),
-        (launch_targets.killed_beside_a_deaf_rank, ["rank 1 was ended by the signal SIGKILL"]),
-        (launch_targets.vanishes, ["rank 0 waited for rank 1, which ended by itself before its main was over"]),
-        (targets.exits, ["rank 1 failed: SystemExit: 3"]),
-        (targets.returns_a_function, ["result of main, a function, cannot go to the caller"]),
-        (targets.training_that_fails, ["rank 1 failed: ZeroDivisionError: on rank 1", "in fail"]),
-        (targets.training_that_one_rank_stops, ["rank 1 stopped within an epoch", "in on_after_epoch"]),
+        (launch_targets.killed, 3, ["rank 1 was ended by the signal SIGKILL"]),
+        (launch_targets.vanishes, 2, ["rank 0 waited for rank 1, which ended by itself before its main was over"]),
+        (targets.training_that_fails, 2, ["rank 1 failed: Unpicklable: cannot travel", "in fail", "raise Unpicklable"]),
+        (targets.training_that_one_rank_stops, 2, ["rank 1 stopped within an epoch", "in on_after_epoch"]),
     ],
 )
-def test_a_failing_rank_ends_the_job_with_its_traceback(target, texts):
+def test_a_failing_rank_ends_the_job_with_its_traceback(target, count, texts):
     with pytest.raises(launcher.LaunchError) as caught:
-        launch(target, 2)
+        launch(target, count)
     for text in texts:
         assert text in str(caught.value)
+
+
+def test_the_engines_timeout_ends_a_job_whose_ranks_do_not_meet():
+    """The limit is 2 s; rank 1 stays away for 60 s."""
+    text = "^rank 0 failed: TimeoutError: waited [2-9][.]. s; .*imed out"
+    with nothing_left(30), pytest.raises(launcher.LaunchError, match=text):
+        launch(targets.backward_that_rank_1_stays_away_from, 2)
+
+
+@pytest.mark.parametrize(
+    ("main", "text"),
+    [
+        (lambda: sys.exit(3), "rank 0 failed: SystemExit: 3\n"),
+        (lambda: lambda: 1, "rank 0 failed: TypeError: the result of main, a function, cannot go to the caller"),
+    ],
+)
+def test_what_else_is_a_failure_of_a_rank(tmp_path, monkeypatch, main, text):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(ranks, "SETTLE_S", 0)
+    monkeypatch.setattr(ranks, "_watch_others", lambda *given: None)
+    monkeypatch.setattr(ranks, "_end", sys.exit)
+    with pytest.raises(SystemExit, match="^1$"):
+        ranks.run_rank(main, str(tmp_path))
+    (note,) = tmp_path.glob("*-0.failure")
+    assert note.read_text().startswith(text)
+    assert (tmp_path / "0.main").read_bytes() != ranks.OVER
 
 
 @pytest.mark.parametrize(
@@ -141,23 +178,14 @@ def test_the_first_failure_is_told_not_its_consequences(tmp_path, code, notes, f
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-@pytest.mark.parametrize(
-    ("target", "epochs"), [(targets.training_that_one_rank_interrupts, 1), (targets.training_stopped_after_an_epoch, 2)]
-)
-def test_a_stop_of_one_rank_that_all_can_follow(target, epochs):
-    assert epochs <= len(launch(target, 2)["progress"]["train"]["loss"]) < 5 * epochs + 5
-
-
-@pytest.mark.usefixtures("leaves_nothing")
-def test_good_ends():
+def test_a_good_exit_and_a_launch_in_a_thread():
     logger = logging.getLogger("torch.distributed.elastic")
     before = (logger.propagate, list(logger.handlers), logger.level)
-    assert launch(targets.exits_well, 2) is None
     found = []
-    thread = threading.Thread(target=lambda: found.append(launch(targets.others_return_functions, 2)))
+    thread = threading.Thread(target=lambda: found.append(launch(sys.exit, 2)))
     thread.start()
     thread.join(60)
-    assert found == [5]
+    assert found == [None]
     assert (logger.propagate, list(logger.handlers), logger.level) == before
 
 
@@ -176,7 +204,7 @@ class FailsOnArrival(Exception):
 )
 def test_a_result_that_cannot_travel_is_named(result, text):
     with pytest.raises(TypeError, match=text):
-        launcher._pickled(result)
+        ranks._pickled(result)
 
 
 class Speechless(Exception):
@@ -197,7 +225,7 @@ def test_every_failure_is_told_with_its_place(error, text):
     try:
         raise error
     except BaseException as caught:
-        told.append(launcher._described(caught))
+        told.append(ranks._described(caught))
     assert told[0].startswith(text)
     assert "in test_every_failure_is_told_with_its_place\n    raise error" in told[0]
 
@@ -269,26 +297,36 @@ finally:
 """
 
 
+ENDED = "ended in good order\n"
+
+
 @pytest.mark.parametrize(
-    ("target", "numbers", "end", "out", "last"),
+    ("target", "send", "numbers", "end", "out", "last"),
     [
-        ("heeds_an_interrupt", [signal.SIGINT], -signal.SIGINT, "True\n", ["KeyboardInterrupt"]),
-        ("waits", [signal.SIGHUP, signal.SIGTERM], -signal.SIGTERM, "", []),
+        ("heeds_an_interrupt", os.kill, [signal.SIGINT], -signal.SIGINT, "True\n", ["KeyboardInterrupt"]),
+        ("trains", os.killpg, [signal.SIGINT], -signal.SIGINT, 2 * ENDED + "True\n", ["KeyboardInterrupt"]),
+        ("waits", os.kill, [signal.SIGHUP, signal.SIGTERM], -signal.SIGTERM, "", []),
     ],
 )
-def test_a_signal_to_the_caller_ends_the_ranks_and_is_his(target, numbers, end, out, last):
-    """Ctrl-C reaches him as KeyboardInterrupt, SIGTERM does what it does to him alone; what he ignores is ignored."""
+def test_a_signal_to_the_caller_ends_the_ranks_and_is_his(target, send, numbers, end, out, last):
+    """Ctrl-C reaches him as KeyboardInterrupt, SIGTERM does what it does to him alone; what he ignores is ignored.
+
+    A terminal sends Ctrl-C to the ranks as well, and to all at once.
+    """
     command = [sys.executable, "-c", STARTER, target]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes) as job:
-        ranks = [int(job.stdout.readline().split()[1]) for _ in range(2)]
-        for number in numbers:
-            assert job.poll() is None
-            job.send_signal(number)
-            begin = time.monotonic()
-            time.sleep(0.5)
-        found, errors = job.communicate(timeout=60)
-    assert time.monotonic() - begin < 15
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes) as job:
+        try:
+            ranks = [int(job.stdout.readline().split()[1]) for _ in range(2)]
+            for number in numbers:
+                time.sleep(0.3)
+                assert job.poll() is None
+                send(job.pid, number)
+            found, errors = job.communicate(timeout=15)  # until no process of the job holds the pipes
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
     assert (job.returncode, found) == (end, out), errors
     assert errors.strip().splitlines()[-1:] == last
     assert "death signal" not in errors
@@ -329,49 +367,46 @@ def test_an_older_torch_gets_only_the_settings_that_it_knows(monkeypatch, tmp_pa
     assert (found.nproc_per_node, found.max_restarts, found.log_dir) == (2, 0, str(tmp_path))
 
 
-def run(*command, timeout=60, **options):
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=timeout, cwd=ROOT, **options
-    )
-
-
-def test_a_script_a_module_and_torchrun_at_once(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    commands = [[SCRIPT], ["-m", "tests.distributed.launch_targets"], [*torchrun, SCRIPT]]
+def start(*command):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, *command, "adds"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes
-        )
-        for command in commands
-    ]
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=env, **pipes)
+
+
+def outputs(*jobs):
+    """The lines of jobs that run at once, each job's in order; all of them end well."""
     lines = []
-    for job in jobs:
-        out, errors = job.communicate(timeout=60)
-        assert job.returncode == 0, errors
-        lines.append(sorted(out.splitlines()))
-    assert lines[0] == lines[1] == [f"rank None of the caller: Found(total=3.0, place={place})"]
-    assert len(lines[2]) == 2
-    for rank, line in enumerate(lines[2]):
-        assert line.startswith(f"rank {rank} of the caller: Found(total=3.0, ")
+    try:
+        for job in jobs:
+            out, errors = job.communicate(timeout=60)
+            assert job.returncode == 0, errors
+            lines.append(sorted(out.splitlines()))
+    finally:
+        for job in jobs:
+            job.kill()
+            job.communicate()
+    return lines
+
+
+def test_a_script_and_a_module(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    expected = [f"rank None of the caller: Found(total=3.0, place={place})"]
+    found = outputs(start(SCRIPT, "adds"), start("-m", "tests.distributed.launch_targets", "adds"))
+    assert found == [expected, expected]
 
 
 def test_torchrun_on_one_machine_and_on_two():
-    script = str(ROOT / "examples" / "21-distributed.py")
-    done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("TEST>") == 1
-    endpoint = f"127.0.0.1:{free_port()}"
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={endpoint}", "--rdzv-id=test", "--local-addr=127.0.0.1", script,
+    torchrun = ["-m", "torch.distributed.run"]
+    nodes = [
+        *torchrun, "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test",
+        f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--local-addr=127.0.0.1", SCRIPT, "adds_and_trains",
     ]  # fmt: skip
-    agents = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
-        for _ in range(2)
-    ]
-    outs = [agent.communicate(timeout=90)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], outs
-    assert sum(out.count("TEST>") for out in outs) == 1
+    one = start(*torchrun, "--standalone", "--nproc-per-node=2", SCRIPT, "adds_and_trains")
+    alone, *both = outputs(one, start(*nodes), start(*nodes))
+    for lines in (alone, sum(both, [])):
+        places = sorted(line for line in lines if line.startswith("rank "))
+        assert len(places) == 2
+        for rank, line in enumerate(places):
+            assert line.startswith(f"rank {rank} of the caller: Found(total=3.0, ")
+        assert sum("TEST>" in line for line in lines) == 1, "only the main process prints"

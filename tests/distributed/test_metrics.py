@@ -12,7 +12,7 @@ from deepepochs import ConfusionMetrics, PatchBase, TensorPatch, Trainer, Traine
 from deepepochs.engine import Engine
 
 from ..engine.references import net
-from ..helpers.ranks import run_ranks
+from .together import run_together
 
 COUNTS = (1, 2, 3, 5, 7, 23)
 
@@ -91,10 +91,21 @@ def evaluate():
     return found
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_metrics_and_predictions_equal_one_processs(world_size):
-    results = run_ranks(evaluate, world_size)
-    alone = evaluate()
+@pytest.fixture(scope="module")
+def alone():
+    """What one process finds."""
+    return evaluate()
+
+
+@pytest.fixture(scope="module")
+def ranks(request):
+    """What each function of this module returned on each rank, by its name."""
+    return run_together(request.param, evaluate, *[train_metrics] * (request.param == 2))
+
+
+@pytest.mark.parametrize("ranks", [2, 3], indirect=True)
+def test_metrics_and_predictions_equal_one_processs(ranks, alone):
+    results = ranks["evaluate"]
     for key, values in results[0].items():
         if key[1] == "predict":
             torch.testing.assert_close(torch.tensor(values), torch.tensor(alone[key]))
@@ -113,9 +124,10 @@ def train_metrics():
         return trainer.fit(DataLoader(TensorDataset(x, y), batch_size=2))
 
 
-def test_training_metrics_cover_what_was_processed():
+@pytest.mark.parametrize("ranks", [2], indirect=True)
+def test_training_metrics_cover_what_was_processed(ranks):
     """T8: two ranks read 8 of 7 samples, the first one twice."""
-    results = run_ranks(train_metrics, 2)
+    results = ranks["train_metrics"]
     x, y = data(7)
     x, y = torch.cat([x, x[:1]]), torch.cat([y, y[:1]])
     with torch.no_grad():

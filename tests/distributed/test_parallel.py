@@ -1,5 +1,8 @@
 """Gradients past data parallel (E5, E6): refused before they part the ranks' weights, and never by mistake."""
 
+import dataclasses
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -9,9 +12,20 @@ from deepepochs import TrainerBase
 from deepepochs.engine import Engine
 
 from ..engine.references import flat, net, regression
-from ..helpers.ranks import run_ranks
+from .together import run_together
 
 X, Y = regression(12)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """What each function of this module returned on each rank, by its name."""
+    return run_together(2, gan, accumulated, refused)
+
+
+@dataclasses.dataclass
+class Output:
+    value: torch.Tensor
 
 
 class Kept(TrainerBase):
@@ -55,6 +69,7 @@ def refused():
         "twice": error_of(lambda: fit(Twice)),
         "part of it": error_of(train_a_part),
         "changed by hand": error_of(change_by_hand),
+        "static graph": error_of(hide_outputs),
     }
 
 
@@ -68,6 +83,18 @@ def train_a_part():
             engine.step(opt)
 
 
+class Hidden(nn.Linear):
+    """Hides its output in a dataclass, where torch does not look for a static graph's tensors."""
+
+    def forward(self, x):
+        return Output(super().forward(x))
+
+
+def hide_outputs():
+    with Engine(device="cpu", ddp_options={"static_graph": True}) as engine:
+        engine.prepare(Hidden(4, 1))(X)
+
+
 def change_by_hand():
     with Engine(device="cpu") as engine:
         model = engine.prepare(net())
@@ -77,12 +104,14 @@ def change_by_hand():
         engine.check_replicas()
 
 
-def test_gradients_of_one_rank_alone_are_an_error():
-    for found in run_ranks(refused, 2):
+def test_gradients_of_one_rank_alone_are_an_error(ranks):
+    for found in ranks["refused"]:
         assert "past its data-parallel forward" in found["kept"]
         assert "have parted" in found["twice"]
         assert "past its data-parallel forward" in found["part of it"]
         assert "have parted" in found["changed by hand"]
+        assert "static_graph=True" in found["static graph"]
+        assert "got Output" in found["static graph"]
 
 
 def gan():
@@ -123,8 +152,8 @@ def accumulated():
     return flat(model)
 
 
-def test_ordinary_loops_are_never_refused():
-    for function in (gan, accumulated):
-        first, second = run_ranks(function, 2)
+def test_ordinary_loops_are_never_refused(ranks):
+    for name in ("gan", "accumulated"):
+        first, second = ranks[name]
         for one, other in zip(first, second):
             assert torch.equal(one, other)

@@ -14,6 +14,13 @@ from deepepochs.engine import Engine
 
 from ..engine.references import flat, net, regression
 from ..helpers.ranks import run_ranks
+from .together import run_together
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """What each function of this module for two ranks returned on each, by its name."""
+    return run_together(2, start_alike, lives, main_first, wrong_environment)
 
 
 def lives():
@@ -44,8 +51,8 @@ def lives():
     return found
 
 
-def test_a_group_ends_with_its_last_engine_and_the_callers_stays():
-    for found in run_ranks(lives, 2):
+def test_a_group_ends_with_its_last_engine_and_the_callers_stays(ranks):
+    for found in ranks["lives"]:
         assert found == [2, False] * 3 + [(True, 1), False, False, 2, True]
 
 
@@ -120,8 +127,8 @@ def main_first():
     return log
 
 
-def test_the_main_process_goes_first_also_when_it_fails():
-    main, other = run_ranks(main_first, 2)
+def test_the_main_process_goes_first_also_when_it_fails(ranks):
+    main, other = ranks["main_first"]
     assert main == [True, "nested", "ran", "ZeroDivisionError: no disk", 2]
     assert other == [
         True,
@@ -143,9 +150,9 @@ def start_alike():
     return flat(model), model[1].running_mean.tolist()
 
 
-def test_ranks_start_from_the_same_parameters_and_buffers():
+def test_ranks_start_from_the_same_parameters_and_buffers(ranks):
     """T15"""
-    one, other = run_ranks(start_alike, 2)
+    one, other = ranks["start_alike"]
     assert torch.equal(one[0], other[0])
     assert one[1] == pytest.approx(other[1])
 
@@ -164,8 +171,8 @@ def wrong_environment():
     return found
 
 
-def test_a_wrong_environment_is_refused():
-    found = run_ranks(wrong_environment, 2)[0]
+def test_a_wrong_environment_is_refused(ranks):
+    found = ranks["wrong_environment"][0]
     assert "['WORLD_SIZE'] is missing" in found[0]
     assert "['MASTER_PORT'] is missing" in found[1]
     assert "must be numbers" in found[2]

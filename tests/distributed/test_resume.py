@@ -15,9 +15,34 @@ from deepepochs import Callback, CheckCallback, Optimizer, Trainer, set_seed
 from deepepochs.engine import CheckpointError, load_file
 
 from ..engine.references import flat, regression
-from ..helpers.ranks import run_ranks
+from .together import run_together
 
 X, Y = regression(23)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """The folder of all checkpoints."""
+    return tmp_path_factory.mktemp("resume")
+
+
+@pytest.fixture(scope="module")
+def alone(home):
+    """The weights of one process's training, whose file two ranks take up."""
+    return train(2, 1, folder=str(home / "alone"))[0]
+
+
+@pytest.fixture(scope="module")
+def ranks(home, alone):
+    """What each function of this module returned on each rank, by its name."""
+    file = str(home / "alone" / "r" / "checkpoint.ckpt")
+    return run_together(
+        2,
+        (on_ranks, str(home)),
+        (vanished, str(home / "vanished")),
+        (one_process_file, file),
+        (terminated, str(home / "terminated")),
+    )
 
 
 def model():
@@ -63,8 +88,8 @@ def on_ranks(home):
     return found
 
 
-def test_several_ranks_resume_exactly_and_one_process_takes_up_their_file(tmp_path):
-    results = run_ranks(on_ranks, 2, str(tmp_path))
+def test_several_ranks_resume_exactly_and_one_process_takes_up_their_file(ranks, home):
+    results = ranks["on_ranks"]
     for found in results:
         weights, history, tested = found["whole"]
         assert found["position"] > 0
@@ -73,7 +98,7 @@ def test_several_ranks_resume_exactly_and_one_process_takes_up_their_file(tmp_pa
             assert found[name][1:] == (history, tested), name
         assert "'nobody' to resume has no checkpoint" in found["missing"]
     assert torch.equal(results[0]["whole"][0], results[1]["whole"][0])
-    file = tmp_path / "whole" / "r" / "checkpoint.ckpt"
+    file = home / "whole" / "r" / "checkpoint.ckpt"
     assert list(load_file(file)["model_state"]) == list(model().state_dict())
     assert len(load_file(file)["rng_state"]) == 2
     net = model()
@@ -84,7 +109,7 @@ def test_several_ranks_resume_exactly_and_one_process_takes_up_their_file(tmp_pa
         assert torch.equal(flat(net), results[0]["whole"][0])
         assert len(trainer.fit([(X, Y)])["train"]["loss"]) == 1
         with pytest.raises(CheckpointError, match="of 2 processes"):
-            trainer.load_checkpoint(tmp_path / "steps" / "r" / "checkpoint-step.ckpt")
+            trainer.load_checkpoint(home / "steps" / "r" / "checkpoint-step.ckpt")
 
 
 def vanished(home):
@@ -108,9 +133,9 @@ def vanished(home):
         return trainer.test(dl)["loss"], expected
 
 
-def test_a_vanished_file_on_two_ranks(tmp_path):
+def test_a_vanished_file_on_two_ranks(ranks):
     """C6"""
-    for loss, expected in run_ranks(vanished, 2, str(tmp_path)):
+    for loss, expected in ranks["vanished"]:
         assert loss == pytest.approx(expected, rel=1e-6)
 
 
@@ -138,8 +163,8 @@ def terminated(home):
     return run("whole", []), run("parts", [Terminates()]), run("parts", [], resume="r")
 
 
-def test_sigterm_on_one_rank_saves_and_stops_all(tmp_path):
-    results = run_ranks(terminated, 2, str(tmp_path))
+def test_sigterm_on_one_rank_saves_and_stops_all(ranks):
+    results = ranks["terminated"]
     for whole, stopped, resumed in results:
         assert stopped[2] < 40
         assert torch.equal(resumed[0], whole[0])
@@ -159,11 +184,10 @@ def one_process_file(path):
     return loaded, len(progress["train"]["loss"]), flat(net)
 
 
-def test_two_ranks_take_up_the_file_of_one_process(tmp_path):
+def test_two_ranks_take_up_the_file_of_one_process(ranks, alone):
     """E14"""
-    weights, _, _ = train(2, 1, folder=str(tmp_path))
-    one, other = run_ranks(one_process_file, 2, str(tmp_path / "r" / "checkpoint.ckpt"))
+    one, other = ranks["one_process_file"]
     for loaded, epochs, _ in (one, other):
-        assert torch.equal(loaded, weights)
+        assert torch.equal(loaded, alone)
         assert epochs == 1
     assert torch.equal(one[2], other[2])

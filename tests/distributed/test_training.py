@@ -1,6 +1,8 @@
 """Training on several ranks (E5-E9, E12, E13, T12-T15): equal to one process on the union of the batches."""
 
+import dataclasses
 import math
+from typing import Dict
 from unittest import mock
 
 import pytest
@@ -13,10 +15,23 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from deepepochs import Callback, EpochTask, GradClipCallback, Optimizer, Trainer, TrainerBase, set_seed
 from deepepochs.engine import Engine
 
-from ..engine.references import assert_close, flat, net, regression
-from ..helpers.ranks import run_ranks
+from ..engine.references import assert_close, big_batch_loop, flat, net, regression, windows_of
+from .together import run_together
 
 X, Y = regression(23)
+
+
+@pytest.fixture(scope="module")
+def ranks(request):
+    """What each function of this module returned on each rank, by its name."""
+    functions = [train_grid, train_unequal, read_orders]
+    if request.param == 2:
+        functions += [count_synchronisations, train_odd, train_structured, train_together, several_tasks]
+    return run_together(request.param, *functions)
+
+
+on_two_ranks = pytest.mark.parametrize("ranks", [2], indirect=True)
+on_two_and_on_three = pytest.mark.parametrize("ranks", [2, 3], indirect=True)
 
 
 def make(model, loss=F.mse_loss, opt=None, **options):
@@ -87,9 +102,10 @@ def reference(steps, drop_last, world_size):
     return flat(model), train, val, updates
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_updates_equal_the_big_batch_of_all_ranks(world_size):
-    results = run_ranks(train_grid, world_size)
+@on_two_and_on_three
+def test_updates_equal_the_big_batch_of_all_ranks(ranks):
+    results = ranks["train_grid"]
+    world_size = len(results)
     for (steps, drop_last, split), (weights, progress, updates) in results[0].items():
         expected, train, val, count = reference(steps, drop_last, world_size)
         place = (steps, drop_last, split)
@@ -154,16 +170,17 @@ def train_unequal():
     return found
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_weights_that_differ_between_ranks_and_an_overflow_on_one(world_size):
-    results = run_ranks(train_unequal, world_size)
+@on_two_and_on_three
+def test_weights_that_differ_between_ranks_and_an_overflow_on_one(ranks):
+    results = ranks["train_unequal"]
+    world_size = len(results)
     for steps in (1, 2, 3):
         model = net()
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
-        ranks = [token_windows(rank, world_size) for rank in range(world_size)]
+        all_windows = [token_windows(rank, world_size) for rank in range(world_size)]
         for _ in range(2):
             for start in range(0, 3, steps):
-                parts = [part for windows in ranks for part in windows[start : start + steps]]
+                parts = [part for windows in all_windows for part in windows[start : start + steps]]
                 opt.zero_grad()
                 F.mse_loss(model(torch.cat([x for x, _ in parts])), torch.cat([y for _, y in parts])).backward()
                 opt.step()
@@ -201,9 +218,10 @@ def count_synchronisations():
     return found
 
 
-def test_gradients_are_exchanged_once_a_window_and_counts_never_where_shards_are_equal():
+@on_two_ranks
+def test_gradients_are_exchanged_once_a_window_and_counts_never_where_shards_are_equal(ranks):
     """E6: three batches a rank."""
-    for found in run_ranks(count_synchronisations, 2):
+    for found in ranks["count_synchronisations"]:
         assert found[1][0] == 3
         assert found[3][0] == 1
         # what is left is the agreement on a stop, which grows rarer, and the epoch's end
@@ -273,9 +291,10 @@ def read_orders():
     return found
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_every_sample_is_read_by_the_right_rank(world_size):
-    results = run_ranks(read_orders, world_size)
+@on_two_and_on_three
+def test_every_sample_is_read_by_the_right_rank(ranks):
+    results = ranks["read_orders"]
+    world_size = len(results)
 
     def joined(*key):
         return [result[key if len(key) > 1 else key[0]] for result in results]
@@ -344,14 +363,100 @@ def train_odd():
     return flat(trainer.model), names, predictions["out"][0], refusal
 
 
-def test_models_of_all_kinds():
+@on_two_ranks
+def test_models_of_all_kinds(ranks):
     """E14, T15"""
-    results = run_ranks(train_odd, 2)
+    results = ranks["train_odd"]
     assert torch.equal(results[0][0], results[1][0])
     assert results[0][1] == list(Odd().state_dict())
     assert torch.equal(results[0][2], results[1][2])
     assert results[0][2].shape == (23, 1)
     assert "needs CUDA devices, got cpu" in results[0][3]
+
+
+@dataclasses.dataclass
+class Output:
+    """What a model returns; the parameters behind `mean` and `others` are reached only through it."""
+
+    mean: torch.Tensor
+    others: Dict[str, torch.Tensor]
+    name: str = "output"
+
+
+class Structured(nn.Module):
+    def __init__(self, unused=False):
+        super().__init__()
+        self.body, self.head = net(1, outputs=4), net(2, inputs=4)
+        if unused:
+            self.unused = nn.Linear(2, 2)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        return Output(self.head(hidden), {"width": hidden.square().mean(1, keepdim=True)})
+
+
+def structured_loss(out, y):
+    return F.mse_loss(out.mean, y) + 0.1 * F.mse_loss(out.others["width"], y)
+
+
+def width(out, y):
+    return (out.others["width"] * y).mean()
+
+
+STRUCTURED_STEPS = (1, 2)
+
+
+def train_structured():
+    """Trainer and bare Engine, with one and two batches a window; the last also with parameters that get nothing."""
+    found = {}
+    loader = DataLoader(TensorDataset(X, Y), batch_size=3)
+    for steps in STRUCTURED_STEPS:
+        model = Structured()
+        options = {"gradient_accumulation_steps": steps, "metrics": [width]}
+        with make(model, structured_loss, **options) as trainer:
+            progress = trainer.fit(loader, loader)
+            predicted = trainer.predict(loader)
+        found["trainer", steps] = flat(model)
+        found["values", steps] = progress["val"]
+        found["predicted", steps] = (type(predicted) is Output, predicted.mean, predicted.others["width"])
+        model = Structured(unused=True)
+        options = {"ddp_options": {"find_unused_parameters": True}}
+        with Engine(device="cpu", gradient_accumulation_steps=steps, **options) as engine:
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            prepared, opt, batches = engine.prepare(model, opt, loader)
+            for _ in range(2):
+                for x, y in batches:
+                    with engine.accumulate(prepared, n_samples=len(x)):
+                        engine.backward(structured_loss(prepared(x), y))
+                        engine.step(opt)
+        del model.unused
+        found["engine", steps] = flat(model)
+    return found
+
+
+@on_two_ranks
+def test_a_model_that_returns_a_dataclass_trains_as_in_one_process(ranks):
+    results = ranks["train_structured"]
+    order = padded(len(X), 2, False)
+    batches = [(X[order[start : start + 6]], Y[order[start : start + 6]]) for start in range(0, len(order), 6)]
+    for steps in STRUCTURED_STEPS:
+        model = Structured()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        values = {"loss": [], "width": []}
+        for _ in range(2):
+            big_batch_loop(model, opt, windows_of(batches, steps), 1, structured_loss)
+            with torch.no_grad():
+                out = model(X)
+                values["loss"].append(structured_loss(out, Y).item())
+                values["width"].append(width(out, Y).item())
+        for result in results:
+            assert_close(result["trainer", steps], flat(model))
+            assert_close(result["engine", steps], flat(model))
+            assert result["values", steps] == {name: pytest.approx(each, rel=1e-6) for name, each in values.items()}
+            is_output, mean, widths = result["predicted", steps]
+            assert is_output
+            torch.testing.assert_close(mean, out.mean)
+            torch.testing.assert_close(widths, out.others["width"])
 
 
 # ---- schedules, stops and interruptions
@@ -413,8 +518,9 @@ def train_together():
     return found
 
 
-def test_schedules_pieces_and_interrupted_windows():
-    results = run_ranks(train_together, 2)
+@on_two_ranks
+def test_schedules_pieces_and_interrupted_windows(ranks):
+    results = ranks["train_together"]
     assert results[0]["lr"] == results[1]["lr"]
     assert results[0]["lr"][0] < 0.1
     for result in results:
@@ -435,8 +541,9 @@ def several_tasks():
     return progress, flat(model)
 
 
-def test_several_tasks_and_a_shard_without_data():
-    results = run_ranks(several_tasks, 2)
+@on_two_ranks
+def test_several_tasks_and_a_shard_without_data(ranks):
+    results = ranks["several_tasks"]
     assert results[0][0] == results[1][0]
     assert list(results[0][0]["train"]) == ["loss", "loss/1"]
     assert torch.equal(results[0][1], results[1][1])

@@ -363,3 +363,9 @@ def test_the_loop_never_waits_for_the_device(precision):
                     engine.step(opt)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", True])
+def test_a_timeout_that_is_no_time_is_an_error(timeout):
+    with pytest.raises(ValueError, match="`timeout` in `ddp_options`.*above 0"):
+        Engine(device="cpu", ddp_options={"timeout": timeout})
