@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from deepepochs.engine import move
 
-from .combined import Fetcher
-from .loaders import Source, gather, length, limited, record_indices, set_epoch
+from .combined import Fetcher, known_length
+from .loaders import Source, gather, limited, record_indices, set_epoch
 from .progress import BatchProgress, PredictionProgress
 from .results import Results
 from .shape import MisconfigurationException, is_a, overrides_module, takes
@@ -113,7 +113,7 @@ class EvaluationLoop:
         self._combined = gather(self.source, self.prefix, trainer)
         if not fits:
             set_epoch(self._combined.flattened, trainer.fit_loop.epoch_progress.current.processed)
-        self._max_batches = [limited(self.prefix, length(each), limit) for each in self._combined.flattened]
+        self._max_batches = [limited(self.prefix, known_length(each), limit) for each in self._combined.flattened]
         self._seen = {}
 
     def _must_reload(self) -> bool:

@@ -8,9 +8,9 @@ from typing import Any, Mapping
 
 import torch
 
-from .combined import Fetcher
+from .combined import Fetcher, known_length
 from .epoch import EpochLoop
-from .loaders import Source, gather, length, limited, set_epoch
+from .loaders import Source, gather, limited, set_epoch
 from .progress import Progress
 from .shape import MisconfigurationException, overrides_module
 
@@ -168,7 +168,9 @@ class FitLoop:
         if trainer.limit_train_batches == 0 or not overrides_module(trainer.lightning_module, "training_step"):
             return
         combined = self._combined = gather(self.source, "train", trainer)
-        combined.limits = [limited("train", length(each), trainer.limit_train_batches) for each in combined.flattened]
+        combined.limits = [
+            limited("train", known_length(each), trainer.limit_train_batches) for each in combined.flattened
+        ]
         self._load_loaders()
         self._fetcher = Fetcher(combined)
         batches = combined.length()
@@ -176,7 +178,7 @@ class FitLoop:
         if self.max_batches:
             self._loaded_in_epoch = trainer.current_epoch
             trainer.val_check_batch = self._validation_interval(
-                all(length(e) < float("inf") for e in combined.flattened)
+                all(known_length(e) < float("inf") for e in combined.flattened)
             )
 
     def _validation_interval(self, is_known: bool) -> int | float | None:

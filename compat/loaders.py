@@ -223,14 +223,6 @@ def set_epoch(loaders: Sequence[Any], epoch: int) -> None:
                 told.append(sampler)
 
 
-def length(loader: Any) -> int | float:
-    """A loader's number of batches, infinite where it does not know."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return float("inf")
-
-
 def limited(stage: str, batches: int | float, limit: int | float) -> int | float:
     """How many batches of a loader are read.
 
