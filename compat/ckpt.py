@@ -19,6 +19,10 @@ VERSION_KEY = "pytorch-lightning_version"
 VERSION = "2.6.6"  # whose format of files this is
 
 
+class MissingCheckpoint(CheckpointError, FileNotFoundError):
+    """There is no such file."""
+
+
 def read_checkpoint(path: str | os.PathLike[str], weights_only: bool | None = None) -> dict[str, Any]:
     """Reads a .ckpt file onto the CPU.
 
@@ -31,7 +35,7 @@ def read_checkpoint(path: str | os.PathLike[str], weights_only: bool | None = No
     """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint {str(path)!r}")
+        raise MissingCheckpoint(f"there is no checkpoint {str(path)!r}")
     try:
         found = torch.load(path, map_location="cpu", weights_only=weights_only is not False)
     except Exception as error:  # torch has many errors for bytes that are no file of its own

@@ -37,12 +37,12 @@ class EvaluationLoop:
         self.name, self.prefix = NAMES[stage], PREFIXES[stage]
         self.step_name = f"{self.name}_step"
         self.batch_progress = BatchProgress()
-        self.source = Source(f"{self.prefix}_dataloader")
+        self._data_source = Source(f"{self.prefix}_dataloader")
         self._results: Results | None = Results(training=False)
         self._has_run = False
         self._max_batches: list[int | float] = []
-        self._combined: Any = None
-        self._fetcher: Any = None
+        self._combined_loader: Any = None
+        self._data_fetcher: Any = None
         self._loaded_in_epoch = float("-inf")
         self._modes: dict[Any, bool] = {}
         self._seen: dict[int, int] = {}
@@ -59,7 +59,7 @@ class EvaluationLoop:
     @property
     def num_dataloaders(self) -> int:
         """The number of loaders."""
-        return len(self._combined.flattened)
+        return len(self._combined_loader.flattened)
 
     def no_grad(self) -> ContextManager[Any]:
         """The context without gradients; gloo cannot reduce tensors of inference mode."""
@@ -91,10 +91,10 @@ class EvaluationLoop:
 
     def _next(self) -> Any:
         try:
-            item = next(self._fetcher)
+            item = next(self._data_fetcher)
         except StopIteration:
             return None
-        self.batch_progress.is_last_batch = self._fetcher.done
+        self.batch_progress.is_last_batch = self._data_fetcher.done
         return item
 
     # ---- data
@@ -103,17 +103,19 @@ class EvaluationLoop:
         """Asks for the loaders, once a run or as often as the trainer is to reload them."""
         trainer = self.trainer
         fits = trainer.state.fn == "fit"
-        if fits and self._combined is not None and not self._must_reload():
+        if fits and self._combined_loader is not None and not self._must_reload():
             return
         limit = trainer.limits[self.prefix]
         if limit == 0 or (self.stage != "predict" and not overrides_module(trainer.lightning_module, self.step_name)):
             return
         if fits and (not trainer.sanity_checking or trainer.fit_loop.epoch_loop._should_check_val_epoch()):
             self._loaded_in_epoch = trainer.current_epoch
-        self._combined = gather(self.source, self.prefix, trainer)
+        self._combined_loader = gather(self._data_source, self.prefix, trainer)
         if not fits:
-            set_epoch(self._combined.flattened, trainer.fit_loop.epoch_progress.current.processed)
-        self._max_batches = [limited(self.prefix, known_length(each), limit) for each in self._combined.flattened]
+            set_epoch(self._combined_loader.flattened, trainer.fit_loop.epoch_progress.current.processed)
+        self._max_batches = [
+            limited(self.prefix, known_length(each), limit) for each in self._combined_loader.flattened
+        ]
         self._seen = {}
 
     def _must_reload(self) -> bool:
@@ -122,7 +124,7 @@ class EvaluationLoop:
 
     @property
     def _passes_loader_index(self) -> bool:
-        return self._combined.mode == "sequential" and self.num_dataloaders > 1
+        return self._combined_loader.mode == "sequential" and self.num_dataloaders > 1
 
     # ---- a run's beginning and end
 
@@ -131,9 +133,9 @@ class EvaluationLoop:
         self._has_run, self._outputs = False, []
         self.batch_progress.begin_pass()
         if trainer.state.fn == "fit":
-            set_epoch(self._combined.flattened, trainer.fit_loop.epoch_progress.current.processed)
-        self._combined.limits = self.max_batches
-        self._fetcher = Fetcher(self._combined)
+            set_epoch(self._combined_loader.flattened, trainer.fit_loop.epoch_progress.current.processed)
+        self._combined_loader.limits = self.max_batches
+        self._data_fetcher = Fetcher(self._combined_loader)
         self._check_arguments()
         self._capture_modes()
         trainer.calls.module(f"on_{self.name}_model_eval")
@@ -196,9 +198,9 @@ class EvaluationLoop:
 
     def teardown(self) -> None:
         """Lets go of the loaders' iterators."""
-        if self._fetcher is not None:
-            self._fetcher.teardown()
-            self._fetcher = None
+        if self._data_fetcher is not None:
+            self._data_fetcher.teardown()
+            self._data_fetcher = None
 
     # ---- a batch
 
@@ -255,10 +257,10 @@ class PredictionLoop(EvaluationLoop):
             self.setup_data()
             if sum(self.max_batches) == 0:
                 return None
-            if self._combined.mode != "sequential":
+            if self._combined_loader.mode != "sequential":
                 raise ValueError("predict() reads one loader after the other; pass CombinedLoader(mode='sequential')")
             writers = [each for each in trainer.callbacks if is_a(each, "BasePredictionWriter")]
-            self._noted = [record_indices(each) if writers else [] for each in self._combined.flattened]
+            self._noted = [record_indices(each) if writers else [] for each in self._combined_loader.flattened]
             self._predictions = [[] for _ in self._noted]
             self.epoch_batch_indices = [[] for _ in self._noted]
             self._begin()

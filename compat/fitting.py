@@ -34,11 +34,12 @@ class FitLoop:
         self.epoch_loop = EpochLoop(trainer, min_steps, max_steps)
         self.epoch_progress = Progress()
         self.max_batches: int | float = float("inf")
-        self.source = Source("train_dataloader")
-        self._combined: Any = None
-        self._fetcher: Any = None
+        self._data_source = Source("train_dataloader")
+        self._combined_loader: Any = None
+        self._data_fetcher: Any = None
         self._loaded_in_epoch = float("-inf")
         self.is_resuming = False  # until the first epoch after a checkpoint has ended
+        self.is_restarting = False  # whether it goes on within an epoch, or by updates: metrics are not all there
         self._is_within_epoch = False  # whether the checkpoint was written between an epoch's batches
         self._loader_states: list[Any] = []
 
@@ -122,15 +123,15 @@ class FitLoop:
     def _epoch(self) -> None:
         trainer, progress = self.trainer, self.epoch_progress
         self.setup_data()
-        set_epoch(self._combined.flattened, progress.current.processed)
+        set_epoch(self._combined_loader.flattened, progress.current.processed)
         resumes, self._is_within_epoch = self._is_within_epoch, False
         if not resumes:
             progress.ready()
             trainer.calls.both("on_train_epoch_start")
             progress.started()
-        if self._combined.mode == "sequential":
+        if self._combined_loader.mode == "sequential":
             raise ValueError("training reads its loaders at once; pass CombinedLoader with another mode")
-        self.epoch_loop.run(self._fetcher, resumes)
+        self.epoch_loop.run(self._data_fetcher, resumes)
         self.is_resuming = False
         self._end_epoch()
 
@@ -142,8 +143,9 @@ class FitLoop:
         calls.module("on_train_epoch_end")
         calls.callbacks("on_train_epoch_end", monitoring=True)  # they may follow what the module has just logged
         trainer.logged.on_epoch_end()
-        if loop.is_at_last_batch():
+        if loop.is_at_last_batch() and not self.is_restarting:
             loop.update_schedulers("epoch", plateau=True)
+        self.is_restarting = False
         loop._batches_that_stepped -= 1  # the epoch's metrics belong to its last batch
         trainer.logged.update_train_epoch()
         loop._batches_that_stepped += 1
@@ -151,9 +153,9 @@ class FitLoop:
 
     def teardown(self) -> None:
         """Lets go of the loaders' iterators."""
-        if self._fetcher is not None:
-            self._fetcher.teardown()
-            self._fetcher = None
+        if self._data_fetcher is not None:
+            self._data_fetcher.teardown()
+            self._data_fetcher = None
         self.epoch_loop.val_loop.teardown()
 
     # ---- data
@@ -163,23 +165,21 @@ class FitLoop:
         trainer = self.trainer
         every = trainer.reload_dataloaders_every_n_epochs
         must_reload = every and trainer.current_epoch - self._loaded_in_epoch >= every
-        if self._combined is not None and not must_reload:
+        if self._combined_loader is not None and not must_reload:
             return
         if trainer.limit_train_batches == 0 or not overrides_module(trainer.lightning_module, "training_step"):
             return
-        combined = self._combined = gather(self.source, "train", trainer)
+        combined = self._combined_loader = gather(self._data_source, "train", trainer)
         combined.limits = [
             limited("train", known_length(each), trainer.limit_train_batches) for each in combined.flattened
         ]
         self._load_loaders()
-        self._fetcher = Fetcher(combined)
+        self._data_fetcher = Fetcher(combined)
         batches = combined.length()
         self.max_batches = float("inf") if batches is None else batches
         if self.max_batches:
             self._loaded_in_epoch = trainer.current_epoch
-            trainer.val_check_batch = self._validation_interval(
-                all(known_length(e) < float("inf") for e in combined.flattened)
-            )
+            trainer.val_check_batch = self._validation_interval(is_known=batches is not None)
 
     def _validation_interval(self, is_known: bool) -> int | float | None:
         trainer, every = self.trainer, self.trainer.val_check_interval
@@ -206,7 +206,7 @@ class FitLoop:
         return max(1, int(self.max_batches * every))
 
     def _load_loaders(self) -> None:
-        stateful = [each for each in self._combined.flattened if hasattr(each, "load_state_dict")]
+        stateful = [each for each in self._combined_loader.flattened if hasattr(each, "load_state_dict")]
         states, self._loader_states = self._loader_states, []
         if states and self.is_resuming:
             if len(states) != len(stateful):
@@ -221,8 +221,8 @@ class FitLoop:
         loop = self.epoch_loop
         automatic, manual = loop.automatic_optimization, loop.manual_optimization
         own: dict[str, Any] = {}
-        if self._combined is not None:
-            states = [each.state_dict() for each in self._combined.flattened if hasattr(each, "load_state_dict")]
+        if self._combined_loader is not None:
+            states = [each.state_dict() for each in self._combined_loader.flattened if hasattr(each, "load_state_dict")]
             if states:
                 own["combined_loader"] = states
         return {
@@ -264,8 +264,11 @@ class FitLoop:
         self.is_resuming = True
         epoch, batches, loop = self.epoch_progress, self.epoch_loop.batch_progress, self.epoch_loop
         self._is_within_epoch = epoch.current.started > epoch.current.processed
-        if not self._is_within_epoch:
-            return  # written at the epoch's end: the next one follows
+        self.is_restarting = self._is_within_epoch or loop.max_steps != -1
+        if not self._is_within_epoch:  # written at the epoch's end: the next one follows
+            if epoch.current.completed < epoch.current.processed:
+                epoch.completed()
+            return
         loop._batches_that_stepped += not loop.should_accumulate()  # counted only after a batch's validation
         if batches.current.completed < batches.current.processed:  # written in on_train_batch_end
             batches.completed()
@@ -273,3 +276,5 @@ class FitLoop:
                 epoch.processed()
                 epoch.completed()
                 self._is_within_epoch = False
+        for progress in (batches, loop.scheduler_progress, loop.automatic_optimization.steps):
+            progress.current.rewind()  # what had begun when an exception ended the run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -157,16 +158,37 @@ class TensorBoardLogger(Logger):
             else:
                 self.experiment.add_scalar(name, value, step)
 
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Writes hyper-parameters as text."""
-        self.hparams.update(vars(params) if isinstance(params, argparse.Namespace) else dict(params or {}))
-        for name, value in self.hparams.items():
-            self.experiment.add_text(f"hparams/{name}", str(value))
+    def log_hyperparams(self, params: Any, metrics: Any = None, step: int = 0) -> None:
+        """Writes hyper-parameters for TensorBoard's view of them.
+
+        Args:
+            params: a dictionary or namespace.
+            metrics: what they led to by name; a number alone is called 'hp_metric'.
+            step: the update they belong to.
+        """
+        given = vars(params) if isinstance(params, argparse.Namespace) else dict(params or {})
+        self.hparams.update(given)
+        metrics = metrics if isinstance(metrics, Mapping) else {"hp_metric": -1 if metrics is None else metrics}
+        self.log_metrics(metrics, step)
+        writer = getattr(self.experiment, "file_writer", None)
+        if writer is not None:
+            from torch.utils.tensorboard.summary import hparams
+
+            plain = {
+                key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in given.items()
+            }
+            for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):  # type: ignore[no-untyped-call]
+                writer.add_summary(summary)
 
     def save(self) -> None:
-        """Writes what waits."""
-        if self._writer is not None:
-            self._writer.flush()
+        """Writes what waits, and `hparams.yaml` beside it."""
+        if self._writer is None or isinstance(self._writer, NoExperiment):
+            return
+        self._writer.flush()
+        path = Path(self.log_dir, "hparams.yaml")
+        if not path.exists():
+            lines = [f"{key}: {json.dumps(value, default=str)}" for key, value in self.hparams.items()]
+            path.write_text("\n".join(lines or ["{}"]) + "\n", encoding="utf-8")
 
     def finalize(self, status: str) -> None:
         """Closes the file; the next run appends another."""

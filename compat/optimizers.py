@@ -194,7 +194,10 @@ def as_config(scheduler: Any, monitor: str | None, automatic: bool) -> Scheduler
     Raises:
         MisconfigurationException: a setting is missing or out of its range.
     """
-    settings = dict(scheduler) if isinstance(scheduler, dict) else {"scheduler": scheduler, "monitor": monitor}
+    settings = dict(scheduler) if isinstance(scheduler, dict) else {"scheduler": scheduler}
+    plateau = isinstance(settings.get("scheduler"), torch.optim.lr_scheduler.ReduceLROnPlateau)
+    if plateau and not isinstance(scheduler, dict):
+        settings["monitor"] = monitor
     unknown = set(settings) - {each.name for each in fields(SchedulerConfig)}
     if unknown:
         warnings.warn(f"an lr_scheduler dictionary holds keys that have no meaning: {sorted(unknown)}", stacklevel=2)
@@ -207,7 +210,6 @@ def as_config(scheduler: Any, monitor: str | None, automatic: bool) -> Scheduler
         return SchedulerConfig(**settings)
     if settings.get("interval", "epoch") not in ("step", "epoch"):
         raise MisconfigurationException(f"`interval` must be 'step' or 'epoch', got {settings['interval']!r}")
-    plateau = isinstance(settings["scheduler"], torch.optim.lr_scheduler.ReduceLROnPlateau)
     settings.setdefault("reduce_on_plateau", plateau)
     if settings["reduce_on_plateau"] and settings.get("monitor") is None:
         raise MisconfigurationException(

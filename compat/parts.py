@@ -7,9 +7,10 @@ from typing import Any, Iterable
 
 import torch
 
-from .callbacks import ModelCheckpoint, ModelSummary, ProgressBar, Timer
+from .callbacks import ModelSummary, ProgressBar, Timer
 from .loggers import TensorBoardLogger
-from .shape import MisconfigurationException, base_of, is_a
+from .model_checkpoint import ModelCheckpoint
+from .shape import MisconfigurationException, Word, base_of, is_a
 
 
 def check_clipping(value: Any, algorithm: Any) -> tuple[float | None, str | None]:
@@ -23,7 +24,7 @@ def check_clipping(value: Any, algorithm: Any) -> tuple[float | None, str | None
     name = None if algorithm is None else str(getattr(algorithm, "value", algorithm)).lower()
     if name not in (None, "norm", "value"):
         raise MisconfigurationException(f"`gradient_clip_algorithm` must be 'norm' or 'value', got {algorithm!r}")
-    return value, name
+    return value, None if name is None else Word(name)
 
 
 def set_determinism(deterministic: Any, benchmark: bool | None) -> None:

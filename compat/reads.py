@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 
@@ -73,8 +74,20 @@ class Reads:
 
     @property
     def accelerator(self) -> Any:
-        """The kind of device: an object with `name`."""
+        """The kind of device: an object with `name()`."""
         return Accelerator(self.engine.device.type)
+
+    @property
+    def profiler(self) -> Any:
+        """Measures nothing; `with trainer.profiler.profile('part')` may stay in modules."""
+        return NoProfiler()
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, int] | None:
+        """What a DistributedSampler needs here, None for one process."""
+        if self.world_size == 1:
+            return None
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     @property
     def _accelerator_connector(self) -> Any:
@@ -253,7 +266,7 @@ class Reads:
     @property
     def enable_validation(self) -> bool:
         """Whether fit() validates."""
-        has_data = self.fit_loop.epoch_loop.val_loop.source.is_defined() and self.limit_val_batches > 0
+        has_data = self.fit_loop.epoch_loop.val_loop._data_source.is_defined() and self.limit_val_batches > 0
         return has_data and overrides_module(self.lightning_module, "validation_step")
 
     @property
@@ -421,12 +434,38 @@ class Accelerator:
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self._name = name
+
+    def name(self) -> str:
+        """'cpu', 'cuda' or 'mps'."""
+        return self._name
 
     @staticmethod
     def is_available() -> bool:
         """True: it is in use."""
         return True
+
+    def auto_device_count(self) -> int:
+        """How many devices of this kind there are; 1 for the CPU."""
+        return max(torch.cuda.device_count(), 1) if self._name == "cuda" else 1
+
+
+class NoProfiler:
+    """Lightning's profiler that measures nothing, for modules that name the parts of their steps."""
+
+    @contextlib.contextmanager
+    def profile(self, action_name: str) -> Iterator[str]:
+        """The context of a part."""
+        yield action_name
+
+    def start(self, action_name: str) -> None:
+        """A part begins."""
+
+    def stop(self, action_name: str) -> None:
+        """A part ends."""
+
+    def describe(self) -> None:
+        """Tells nothing."""
 
 
 class Distribution:
@@ -438,7 +477,7 @@ class Distribution:
 
 def loaders_of(loop: Any) -> Any:
     """A loop's loaders in their nesting, None before there are any."""
-    return None if loop._combined is None else loop._combined.iterables
+    return None if loop._combined_loader is None else loop._combined_loader.iterables
 
 
 def directory_of(logger: Any) -> str | None:

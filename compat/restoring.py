@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import warnings
 from typing import Any
 
 from .ckpt import VERSION, VERSION_KEY, read_checkpoint
@@ -123,7 +125,7 @@ class Restorer:
 
 
 def select(trainer: Any, path: Any, model_given: bool) -> Any:
-    """The file that `ckpt_path` means.
+    """The file that `ckpt_path` means, None for none.
 
     Args:
         trainer: whose checkpoint callbacks know the best and the last.
@@ -131,19 +133,34 @@ def select(trainer: Any, path: Any, model_given: bool) -> Any:
         model_given: without a model, None means the best.
 
     Raises:
-        ValueError: there is no best or last one.
+        ValueError: there is no best one.
     """
-    if path is None and model_given:
-        return None
-    path = "best" if path is None else path
-    if path not in ("best", "last"):
+    rescuers = [each for each in trainer.callbacks if is_a(each, "OnExceptionCheckpoint")]
+    if path is None and trainer.state.fn == "fit" and rescuers:
+        path = "last"  # what they wrote when an earlier fit failed
+    if path is None and not model_given:
+        path = "best"
+    if path == "last":
+        return find_last(trainer, [each.ckpt_path for each in rescuers])
+    if path != "best":
         return path
-    callbacks = [each for each in trainer.callbacks if is_a(each, "Checkpoint")]
-    if not callbacks:
-        raise ValueError(f"`ckpt_path={path!r}` needs a ModelCheckpoint callback; add one or give a path")
-    attribute = "best_model_path" if path == "best" else "last_model_path"
-    found = [getattr(each, attribute, "") for each in callbacks]
-    found = [each for each in found if each]
+    callback = trainer.checkpoint_callback
+    if callback is None:
+        raise ValueError("`ckpt_path='best'` needs a ModelCheckpoint callback; add one or give a path")
+    found = getattr(callback, "best_model_path", None)
     if not found:
-        raise ValueError(f"`ckpt_path={path!r}`: no such checkpoint has been written yet; give a path")
-    return found[0]
+        raise ValueError("`ckpt_path='best'`: no checkpoint has been written yet; give a path")
+    return found
+
+
+def find_last(trainer: Any, others: list[Any]) -> str | None:
+    """The newest file of those that `save_last` wrote, here or in an earlier process, and of others."""
+    paths = {str(each) for each in others}
+    for callback in trainer.checkpoint_callbacks:
+        if hasattr(callback, "_find_last_checkpoints"):
+            paths |= callback._find_last_checkpoints(trainer)
+    there = [each for each in sorted(paths) if os.path.exists(each)]
+    if not there:
+        warnings.warn("`ckpt_path='last'`: there is no such file, nothing is loaded", stacklevel=5)
+        return None
+    return max(there, key=os.path.getmtime)

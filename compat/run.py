@@ -153,12 +153,12 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """The hyper-parameters of module and data module together.
 
     Raises:
-        MisconfigurationException: they have different values under one name.
+        RuntimeError: they have different values under one name.
     """
     different = [name for name in one.keys() & other.keys() if type(one[name]) is not type(other[name])]
     different += [name for name in one.keys() & other.keys() if name not in different and one[name] != other[name]]
     if different:
-        raise MisconfigurationException(
+        raise RuntimeError(
             f"module and data module have different hyper-parameters under the names {sorted(different)}; rename one, "
             "or call save_hyperparameters(logger=False) in one of them"
         )

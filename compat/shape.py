@@ -80,3 +80,14 @@ def takes(function: Callable[..., Any], name: str, at_least: int | None = None, 
     if name in arguments or name in found.kwonlyargs:
         return True
     return (not explicit and found.varargs is not None) or (at_least is not None and len(arguments) >= at_least)
+
+
+def sign_of(mode: str) -> int:
+    """1 where small is good, -1 where large is.
+
+    Raises:
+        MisconfigurationException: `mode` is neither 'min' nor 'max'.
+    """
+    if mode not in ("min", "max"):
+        raise MisconfigurationException(f"`mode` must be 'min' or 'max', got {mode!r}")
+    return 1 if mode == "min" else -1

@@ -29,7 +29,7 @@ class Closure:
         self, step: Callable[[], Any], zero_grad: Callable[[], None] | None, backward: Callable[..., Any], steps: int
     ) -> None:
         self._step, self._zero_grad, self._backward, self._steps = step, zero_grad, backward, steps
-        self.output: dict[str, Any] = {}
+        self.output: dict[str, Any] | None = None
 
     def __call__(self) -> torch.Tensor | None:
         with torch.enable_grad():
@@ -108,6 +108,11 @@ class AutomaticOptimization:
             wrapped = trainer.strategy._lightning_optimizers[0]
             trainer.calls.module("optimizer_step", trainer.current_epoch, batch_idx, wrapped, closure)
             self.steps.completed()
+        if closure.output is None:
+            raise MisconfigurationException(
+                "`optimizer_step` returned without calling its closure, which computes the gradients; call "
+                "`optimizer.step(closure=optimizer_closure)`, or the closure alone to skip an update"
+            )
         return closure.output
 
     def _training_step(self, arguments: tuple[Any, ...]) -> Any:

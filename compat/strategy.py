@@ -222,7 +222,19 @@ class Strategy:
         dist.all_gather(parts, tensor.detach().contiguous(), group=group)
         return torch.stack(parts)
 
+    def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
+        """A batch on a device, this process's if none is given."""
+        return move(batch, device or self.root_device)
+
     # ---- files
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The module's weights."""
+        return dict(self.lightning_module.state_dict())
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """An optimizer's state."""
+        return dict(optimizer.state_dict())
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Writes a checkpoint in the main process, whole or not at all."""

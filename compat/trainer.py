@@ -209,7 +209,8 @@ class LightningTrainer(Reads):
         self.callbacks: list[Any] = ordered(
             make_callbacks(callbacks, enable_checkpointing, enable_progress_bar, enable_model_summary, self._max_time_s)
         )
-        self.ckpt_path: Any = None
+        self._ckpt_path: Any = None
+        self._keeps_ckpt_path = False  # whether the user has set it
 
     def _set_validation(self, interval: Any, every: int | None) -> None:
         self._last_val_time = 0.0
@@ -237,6 +238,15 @@ class LightningTrainer(Reads):
             self.limits = dict.fromkeys(self.limits, int(self.fast_dev_run))
         if self.overfit_batches > 0:
             self.limits["train"] = self.limits["val"] = self.overfit_batches
+
+    @property
+    def ckpt_path(self) -> Any:
+        """The file that the last run began with; a path that is set here is used by all runs from now on."""
+        return self._ckpt_path
+
+    @ckpt_path.setter
+    def ckpt_path(self, path: Any) -> None:
+        self._ckpt_path, self._keeps_ckpt_path = path, path is not None
 
     # ---- fit, validate, test, predict
 
@@ -369,7 +379,8 @@ class LightningTrainer(Reads):
             self._set_epochs()
         try:
             self._attach(module, loaders, datamodule)
-            path = select(self, ckpt_path if ckpt_path is not None else self.ckpt_path, model is not None)
+            kept = self._ckpt_path if self._keeps_ckpt_path and ckpt_path is None else ckpt_path
+            path = self._ckpt_path = select(self, kept, model is not None)
             return Run(self, module, datamodule, Restorer(self, path, weights_only)).go(run)
         except BaseException as error:
             self._interrupt(error)
@@ -387,9 +398,9 @@ class LightningTrainer(Reads):
             "predict": [self.predict_loop],
         }.items():
             for loop in loops:
-                loop._combined = None
-                loop.source.given = loaders.get(name)
-                loop.source.owner = module if datamodule is None else datamodule
+                loop._combined_loader = None
+                loop._data_source.given = loaders.get(name)
+                loop._data_source.owner = module if datamodule is None else datamodule
         module.trainer = self
 
     def _fit(self) -> None:
@@ -400,7 +411,7 @@ class LightningTrainer(Reads):
 
     def _sanity_check(self) -> None:
         loop = self.fit_loop.epoch_loop.val_loop
-        if not self.enable_validation or self.num_sanity_val_steps <= 0 or self.fit_loop.is_resuming:
+        if not self.enable_validation or self.num_sanity_val_steps <= 0 or self.fit_loop.is_restarting:
             return
         self.state.stage = Word("sanity_check")
         self.logged.reset_results()

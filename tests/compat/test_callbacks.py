@@ -155,8 +155,52 @@ def test_a_missing_metric_is_an_error_that_names_those_there_are():
 
 def test_time_ends_the_fit():
     trainer = fit(LightningTrainer, light(), [], FALLING, max_time={"seconds": 0}, max_epochs=-1)
-    assert trainer.global_step == 1
+    assert trainer.global_step == 0
     assert trainer.should_stop
+    timer = next(each for each in trainer.callbacks if type(each).__name__ == "Timer")
+    timer.duration_s, timer._spent_s = 100.0, 99.999
+    trainer.fit(net(light(), FALLING), loader(48))
+    assert 1 <= trainer.global_step < 1000, "the time that was spent before counts"
+    assert timer.state_dict()["time_elapsed"]["train"] >= 99.999
+
+
+class Groups:
+    """Two named groups, two optimizers of a class, two schedulers on one of them."""
+
+    def __call__(self, module):
+        first = torch.optim.SGD([{"params": [module.layer.weight], "name": "head"}], lr=0.1)
+        second = torch.optim.SGD(
+            [{"params": [module.layer.bias]}, {"params": [torch.zeros(1)], "name": "rest"}], lr=0.2
+        )
+        return [first, second], [torch.optim.lr_scheduler.StepLR(second, 1), torch.optim.lr_scheduler.StepLR(second, 2)]
+
+
+def test_learning_rates_are_named_as_lightning_names_them():
+    pytest.importorskip("lightning", reason="compares with Lightning")
+    found = []
+    for trainer_class, bases in ways():
+        module = net(bases, FALLING)
+        module.automatic_optimization = False
+        module.configure_optimizers = lambda module=module: Groups()(module)
+        logger = recorder(bases.Logger)
+        monitor = bases.callbacks.LearningRateMonitor(log_momentum=True)
+        trainer_class(**QUIET, logger=logger, max_epochs=1, callbacks=[monitor]).fit(module, loader(48))
+        found.append([each for each in logger.records if any("SGD" in name for name in each[1])])
+    assert len(found[0][0][1]) > 3
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+
+
+def test_the_reasons_to_stop_are_lightnings():
+    pytest.importorskip("lightning", reason="compares with Lightning")
+    for options, values in STOPS.values():
+        reasons = []
+        for trainer_class, bases in ways()[::2]:
+            stop = bases.callbacks.EarlyStopping("val_loss", **options)
+            fit(trainer_class, bases, [stop], values)
+            reasons.append((stop.state_dict()["stopping_reason"], stop.stopping_reason_message is None))
+            assert set(stop.state_dict()) >= {"wait_count", "best_score", "stopping_reason_message"}
+        assert reasons[0] == reasons[1]
 
 
 def test_callbacks_of_the_module_replace_those_of_their_class():

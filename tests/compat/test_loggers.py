@@ -29,6 +29,8 @@ def test_logged_values_are_in_the_files(tmp_path):
     assert [step for step, _ in found["train_loss_epoch"]] == [3, 7]
     assert found["val_loss"][-1][1] == pytest.approx(float(trainer.callback_metrics["val_loss"]), rel=1e-6)
     assert logger.hparams == {"hidden": 14, "lr": 0.1}
+    assert found["hp_metric"] == [(0, -1.0)]
+    assert (tmp_path / "lightning_logs" / "version_0" / "hparams.yaml").read_text() == "hidden: 14\nlr: 0.1\n"
     assert compat.TensorBoardLogger(tmp_path).version == 1
     assert compat.TensorBoardLogger(tmp_path, "name", "mine").log_dir == str(tmp_path / "name" / "mine")
 

@@ -149,7 +149,7 @@ def test_hyper_parameters_of_module_and_data_module_must_agree():
             self.save_hyperparameters()
 
     module = classifier(light()).module
-    with pytest.raises(MisconfigurationException, match=r"different hyper-parameters.*\['hidden'\]"):
+    with pytest.raises(RuntimeError, match=r"different hyper-parameters.*\['hidden'\]"):
         quiet(max_epochs=1, logger=True).fit(module, datamodule=Data())
 
 

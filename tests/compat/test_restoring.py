@@ -173,3 +173,94 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     with warnings.catch_warnings(), pytest.raises(CheckpointError, match="no space"):
         trainer.save_checkpoint(path)
     assert path.read_bytes() == before
+
+
+def test_the_best_may_be_tested_again_and_again(tmp_path):
+    trainer = LightningTrainer(
+        **{**QUIET, "enable_checkpointing": True}, max_epochs=3, default_root_dir=tmp_path, logger=False
+    )
+    module = make(light())
+    trainer.fit(module, loader(), evaluation())
+    found = [trainer.validate(module, evaluation(), ckpt_path="best", verbose=False) for _ in range(3)]
+    assert found[0] == found[1] == found[2]
+    best = trainer.checkpoint_callback.best_model_path
+    assert trainer.ckpt_path == best
+    (state,) = torch.load(best, weights_only=True)["callbacks"].values()
+    assert state["best_model_path"] == best
+
+
+def test_the_last_is_found_by_another_process(tmp_path):
+    options = {**QUIET, "enable_checkpointing": True, "logger": False}
+
+    def trainer(epochs):
+        return LightningTrainer(
+            **options, max_epochs=epochs, callbacks=[compat.ModelCheckpoint(tmp_path, "file", save_last=True)]
+        )
+
+    first = trainer(2)
+    first.fit(make(light()), loader(), ckpt_path="last")  # there is none yet: it begins
+    assert first.global_step == 8
+    second = trainer(3)
+    second.fit(make(light()), loader(), ckpt_path="last")
+    assert (second.global_step, second.current_epoch) == (12, 3)
+    assert second.ckpt_path == str(tmp_path / "last.ckpt")
+
+
+def plateau(bases):
+    class Plateau(type(make(bases))):
+        def configure_optimizers(self):
+            opt = torch.optim.SGD(self.parameters(), lr=1.0)
+            rate = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=10.0)
+            return {"optimizer": opt, "lr_scheduler": rate, "monitor": "val_loss"}
+
+    torch.manual_seed(5)
+    return Plateau()
+
+
+def test_a_plateau_waits_for_an_epoch_of_its_own_after_a_resume(tmp_path):
+    """What it follows was logged before the checkpoint, which does not hold it (Lightning's rule)."""
+    pytest.importorskip("lightning", reason="compares with Lightning")
+    save = compat.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=6, save_top_k=-1)
+    options = {**QUIET, "enable_checkpointing": True, "logger": False, "callbacks": [save]}
+    LightningTrainer(**options, max_epochs=2).fit(plateau(light()), loader(), evaluation())
+    found = []
+    for trains, bases in (TRAINERS["Lightning"](), (LightningTrainer, lightning()), TRAINERS["here"]()):
+        module = plateau(bases)
+        trainer = trains(**QUIET, logger=False, max_epochs=3)
+        torch.manual_seed(9)
+        trainer.fit(module, loader(), evaluation(), ckpt_path=tmp_path / "step=6.ckpt")
+        found.append([trainer.optimizers[0].param_groups[0]["lr"], dict(module.state_dict())])
+    assert_same(found[1], found[0])
+    assert_same(found[2], found[0])
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+def test_the_sanity_check_runs_as_in_lightning_after_a_resume(at_end, tmp_path):
+    pytest.importorskip("lightning", reason="compares with Lightning")
+    save = compat.ModelCheckpoint(tmp_path, "file", save_on_train_epoch_end=at_end)
+    fit(LightningTrainer, light(), save=save, epochs=1)
+    seen = []
+    for trains, bases in (TRAINERS["Lightning"](), TRAINERS["here"]()):
+
+        class Noting(bases.Callback):
+            def on_sanity_check_start(self, trainer, pl_module):
+                seen.append("sanity check")
+
+        trainer = trains(**QUIET, logger=False, max_epochs=2, callbacks=[Noting()])
+        trainer.fit(make(bases), loader(), evaluation(), ckpt_path=tmp_path / "file.ckpt")
+    assert len(seen) == (2 if at_end else 0)
+
+
+def test_what_was_saved_on_an_exception_goes_on_by_itself(tmp_path):
+    pytest.importorskip("lightning", reason="uses Lightning's callback")
+    from lightning.pytorch.callbacks import OnExceptionCheckpoint
+
+    module = make(lightning())
+    steps = []
+    module.on_train_batch_start = lambda batch, index: steps.append(index) or (1 / 0 if len(steps) == 3 else None)
+    options = {**QUIET, "enable_checkpointing": True, "logger": False, "max_epochs": 1}
+    trainer = LightningTrainer(**options, callbacks=[OnExceptionCheckpoint(tmp_path, "rescue")])
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(module, loader())
+    trainer.fit(module, loader())
+    assert steps == [0, 1, 2, 2, 3]

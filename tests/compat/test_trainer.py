@@ -10,7 +10,7 @@ from deepepochs import compat
 from deepepochs.compat import LightningTrainer, MisconfigurationException
 
 from .parity import QUIET, light, lightning
-from .parity_modules import classifier, evaluation, gan, loader
+from .parity_modules import classifier, dqn, evaluation, gan, loader
 from .traces import FILE, SETUPS, record
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,8 +36,8 @@ def quiet(**options):
 
 
 def test_an_attribute_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(AttributeError, match="no attribute 'profiler'.*callback_metrics.*world_size"):
-        quiet().profiler  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'tuner'.*callback_metrics.*world_size"):
+        quiet().tuner  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -154,3 +154,37 @@ def test_steps_that_take_the_iterator_are_refused():
 
     with pytest.raises(NotImplementedError, match="dataloader_iter"):
         quiet(max_epochs=1).fit(Iterating(), loader())
+
+
+def test_an_optimizer_step_that_skips_its_closure_is_an_error():
+    module = classifier(light()).module
+    module.optimizer_step = lambda *args: None
+    with pytest.raises(MisconfigurationException, match="without calling its closure"):
+        quiet(max_epochs=1).fit(module, loader())
+
+
+@pytest.mark.parametrize("options", [{"val_check_interval": 0.5}, {}])
+def test_a_stream_with_a_limit_has_a_known_length(options):
+    pl = pytest.importorskip("lightning.pytorch", reason="compares with Lightning")
+    found = []
+    for trainer_class, bases in ((pl.Trainer, lightning()), (LightningTrainer, light())):
+        case, seen = dqn(bases), []
+        case.module.validation_step = lambda batch, batch_idx, seen=seen, module=case.module: seen.append(
+            (module.global_step, batch_idx)
+        )
+        trainer = trainer_class(**QUIET, logger=False, max_epochs=1, limit_train_batches=4, **options)
+        torch.manual_seed(0)
+        trainer.fit(case.module, val_dataloaders=evaluation())
+        found.append((seen, trainer.val_check_batch, trainer.num_training_batches))
+    assert found[0] == found[1]
+
+
+def test_the_profilers_contexts_may_stay_in_modules():
+    trainer = quiet()
+    with trainer.profiler.profile("part"):
+        trainer.profiler.start("inner")
+        trainer.profiler.stop("inner")
+    assert trainer.profiler.describe() is None
+    assert trainer.distributed_sampler_kwargs is None
+    assert trainer.accelerator.name() == "cpu"
+    assert trainer.accelerator.auto_device_count() == 1
