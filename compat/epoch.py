@@ -34,6 +34,7 @@ class EpochLoop:
         self._results = Results(training=True)
         self._batches_that_stepped = 0
         self._takes_index = True
+        self.owes_validation = False  # whether a loaded checkpoint was written between a batch and its validation
 
     # ---- where it stands
 
@@ -88,20 +89,27 @@ class EpochLoop:
         self._takes_index = takes(self.trainer.lightning_module.training_step, "batch_idx", at_least=2)
         if resumes:
             fetcher.fetched += self.batch_progress.current.ready
+            if self.owes_validation and self._should_validate():
+                self.val_loop.pass_over()
         else:
-            self.batch_progress.begin_pass()
-            for progress in (self.scheduler_progress, self.automatic_optimization.steps):
-                progress.current.reset()
-            self.automatic_optimization.zero_grads.current.reset()
-            self.val_loop.batch_progress.total.reset()
+            self.begin_pass()
             if self.trainer.current_epoch > 0 and not self.trainer.fit_loop.is_resuming:
                 fetcher.begin()
+        self.owes_validation = False
         while not self._is_done():
             try:
                 self._batch(fetcher)
                 self._after_batch()
             except StopIteration:
                 break
+
+    def begin_pass(self) -> None:
+        """Counts of this epoch begin."""
+        self.batch_progress.begin_pass()
+        for progress in (self.scheduler_progress, self.automatic_optimization.steps):
+            progress.current.reset()
+        self.automatic_optimization.zero_grads.current.reset()
+        self.val_loop.batch_progress.total.reset()
 
     def _batch(self, fetcher: Fetcher) -> None:
         trainer, calls, progress = self.trainer, self.trainer.calls, self.batch_progress

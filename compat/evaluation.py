@@ -80,6 +80,16 @@ class EvaluationLoop:
             self._pass()
             return self._end()
 
+    def pass_over(self) -> None:
+        """Counts a validation that a resumed run leaves out; its loaders draw their random numbers all the same."""
+        self.setup_data()
+        batches = self.max_batches
+        if sum(batches) > 0:
+            self._open()
+            if max(batches) != float("inf"):
+                self.batch_progress.add(int(max(batches)))
+                self.batch_progress.is_last_batch = True
+
     def _pass(self) -> None:
         previous = 0
         for batch, index, loader_index in iter(self._next, None):
@@ -131,17 +141,21 @@ class EvaluationLoop:
     def _begin(self) -> None:
         trainer = self.trainer
         self._has_run, self._outputs = False, []
-        self.batch_progress.begin_pass()
-        if trainer.state.fn == "fit":
-            set_epoch(self._combined_loader.flattened, trainer.fit_loop.epoch_progress.current.processed)
-        self._combined_loader.limits = self.max_batches
-        self._data_fetcher = Fetcher(self._combined_loader)
+        self._open()
         self._check_arguments()
         self._capture_modes()
         trainer.calls.module(f"on_{self.name}_model_eval")
         trainer.calls.both(f"on_{self.name}_start")
         trainer.calls.both(f"on_{self.name}_epoch_start")
         trainer.strategy.share_buffers()
+
+    def _open(self) -> None:
+        """Makes the reader; iterators are made now, their random draws with them."""
+        self.batch_progress.begin_pass()
+        if self.trainer.state.fn == "fit":
+            set_epoch(self._combined_loader.flattened, self.trainer.fit_loop.epoch_progress.current.processed)
+        self._combined_loader.limits = self.max_batches
+        self._data_fetcher = Fetcher(self._combined_loader)
 
     def _check_arguments(self) -> None:
         module, several = self.trainer.lightning_module, self._passes_loader_index

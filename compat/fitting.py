@@ -110,6 +110,7 @@ class FitLoop:
 
     def _begin(self) -> None:
         trainer, current = self.trainer, self.epoch_progress.current
+        self.epoch_progress.total.completed += current.processed - current.completed
         current.completed = current.processed
         if self.epoch_loop._should_check_val_epoch() and trainer.val_dataloaders is None:
             trainer.validating = True
@@ -261,20 +262,19 @@ class FitLoop:
 
     def _find_place(self) -> None:
         """Decides what is left of the epoch that a checkpoint was written in."""
-        self.is_resuming = True
         epoch, batches, loop = self.epoch_progress, self.epoch_loop.batch_progress, self.epoch_loop
+        self.is_resuming = True
         self._is_within_epoch = epoch.current.started > epoch.current.processed
         self.is_restarting = self._is_within_epoch or loop.max_steps != -1
-        if not self._is_within_epoch:  # written at the epoch's end: the next one follows
-            if epoch.current.completed < epoch.current.processed:
-                epoch.completed()
-            return
+        if not self._is_within_epoch:
+            return  # written at the epoch's end: the next one follows
         loop._batches_that_stepped += not loop.should_accumulate()  # counted only after a batch's validation
+        loop.owes_validation = batches.total.completed < batches.total.ready
         if batches.current.completed < batches.current.processed:  # written in on_train_batch_end
             batches.completed()
-            if batches.is_last_batch:
+            if batches.is_last_batch:  # the next epoch follows, without a beginning of its own (Lightning's rule)
                 epoch.processed()
                 epoch.completed()
-                self._is_within_epoch = False
+                loop.begin_pass()
         for progress in (batches, loop.scheduler_progress, loop.automatic_optimization.steps):
             progress.current.rewind()  # what had begun when an exception ended the run
