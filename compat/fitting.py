@@ -256,6 +256,8 @@ class FitLoop:
         loop.automatic_optimization.zero_grads.load_state_dict(optimizer["zero_grad"])
         manual = state["epoch_loop.manual_optimization.optim_step_progress"]
         loop.manual_optimization.steps.load_state_dict(manual)
+        if "epoch_loop.val_loop.batch_progress" in state:
+            loop.val_loop.batch_progress.load_state_dict(state["epoch_loop.val_loop.batch_progress"])
         self.epoch_progress.load_state_dict(state["epoch_progress"])
         self._loader_states = list(state["state_dict"].get("combined_loader", []))
         self._find_place()
