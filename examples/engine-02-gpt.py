@@ -65,7 +65,7 @@ if __name__ == "__main__":
 
     with Engine(gradient_accumulation_steps=4, precision="bf16") as engine:
         model, opt = engine.prepare(model, opt)
-        for epoch in range(3):
+        for epoch in range(2):
             total, count = torch.zeros((), device=engine.device), 0
             loader = engine.prepare_loader(list(batches_of(lines, letters, 8, generator)))
             for ids in loader:

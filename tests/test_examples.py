@@ -48,9 +48,8 @@ def test_the_first_example_reaches_its_accuracy(run):
     assert len(found["progress"]["val"]["loss"]) == 8
 
 
-@pytest.mark.parametrize("name", ["21-distributed.py", "23-grad_accumulate-2.py"])
-def test_the_distributed_ones_run_in_two_processes(name):
-    command = [sys.executable, str(EXAMPLES / name), "2"]
+def test_the_distributed_one_runs_in_two_processes():
+    command = [sys.executable, str(EXAMPLES / "21-distributed.py"), "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\{'loss': [\d.]+, 'accuracy': 0\.\d+\}", done.stdout)

@@ -22,27 +22,38 @@ X, Y = regression(8)
 SCRIPT = """
 import sys, time, torch
 from torch import nn
-from deepepochs import Trainer
+from deepepochs import Callback, Trainer
 class Slow(nn.Linear):
     def forward(self, x):
         time.sleep(0.03)
         return super().forward(x)
 x = torch.ones(40, 2)
-t = Trainer(Slow(2, 1), nn.functional.mse_loss, epochs=2, device='cpu', running_id='here', **eval(sys.argv[1]))
-t.fit([(x, x[:, :1])] * 12, [(x, x[:, :1])])
-t.test([(x, x[:, :1])])
+batch = (x, x[:, :1])
+for options in ({}, {'log_tqdm': True, 'show_info': False}, {'log_batch': False, 'show_info': False}):
+    t = Trainer(Slow(2, 1), nn.functional.mse_loss, epochs=2, device='cpu', running_id='here', **options)
+    t.fit([batch] * 12, [batch])
+    t.test([batch])
+    print('=====')
+class Tester(Callback):
+    def on_after_train_batch(self, trainer, batch_idx, **others):
+        if batch_idx == 1:
+            trainer.test([batch] * 3)
+for has_bar in (False, True):
+    options = {'log_tqdm': has_bar, 'show_info': False, 'epochs': 1, 'device': 'cpu', 'callbacks': Tester()}
+    t = Trainer(nn.Linear(2, 1), nn.functional.mse_loss, **options)
+    t.fit([batch] * 4)
+    print(t.console._stage, t.console._done, t.console._total)
+    print('=====')
 """
 
 
-def in_terminal(options, script=SCRIPT):
-    """What a script writes to a terminal."""
+@pytest.fixture(scope="module")
+def terminal():
+    """What several trainings write to a terminal, one after the other."""
     parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, repr(options)],
-        stdout=child,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "COLUMNS": "120"},
-    )
+    environment = {**os.environ, "COLUMNS": "120"}
+    command = [sys.executable, "-c", SCRIPT]
+    process = subprocess.Popen(command, stdout=child, stderr=subprocess.STDOUT, env=environment)
     os.close(child)
     written = b""
     deadline = time.monotonic() + 60
@@ -56,7 +67,7 @@ def in_terminal(options, script=SCRIPT):
         written += chunk
     os.close(parent)
     assert process.wait(timeout=10) == 0, written.decode()
-    return written.decode()
+    return re.split(r"=====\r?\n", written.decode())
 
 
 def test_without_a_terminal_there_is_one_plain_line_an_epoch(capsys):
@@ -96,8 +107,8 @@ def test_only_the_main_process_prints(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_in_a_terminal_the_batch_line_is_written_in_place():
-    out = in_terminal({})
+def test_in_a_terminal_the_batch_line_is_written_in_place(terminal):
+    out = terminal[0]
     assert "DeepEpochs" in out
     assert "│" in out
     shown = [int(number) for number in re.findall(r"\r\x1b\[K(?:E 1/2  )B (\d+)/12  TRAIN> loss: \d", out)]
@@ -109,8 +120,8 @@ def test_in_a_terminal_the_batch_line_is_written_in_place():
     assert re.search(r"TEST> loss: [\d.]+\r?\n$", out)
 
 
-def test_in_a_terminal_a_progress_bar_shows_the_time_left():
-    out = in_terminal({"log_tqdm": True, "show_info": False})
+def test_in_a_terminal_a_progress_bar_shows_the_time_left(terminal):
+    out = terminal[1]
     assert "E 1/2  TRAIN" in out
     assert "/12" in out
     assert re.search(r"0:00:\d\d", out)
@@ -118,34 +129,17 @@ def test_in_a_terminal_a_progress_bar_shows_the_time_left():
     assert re.search(r"[\d,]+ samples/s", out)
 
 
-NESTED = """
-import torch
-from torch import nn
-from deepepochs import Callback, Trainer
-class Tester(Callback):
-    def on_after_train_batch(self, trainer, batch_idx, **others):
-        if batch_idx == 1:
-            trainer.test([(x, x[:, :1])] * 3)
-x = torch.ones(40, 2)
-opt = {"log_tqdm": %r, "show_info": False, "epochs": 1, "device": "cpu", "callbacks": Tester()}
-t = Trainer(nn.Linear(2, 1), nn.functional.mse_loss, **opt)
-t.fit([(x, x[:, :1])] * 4)
-print(t.console._stage, t.console._done, t.console._total)
-"""
-
-
-@pytest.mark.parametrize("has_bar", [False, True])
-def test_a_test_within_an_epoch_gives_the_display_back(has_bar):
-    out = in_terminal({}, NESTED % has_bar)
+@pytest.mark.parametrize("index", [3, 4], ids=["line", "bar"])
+def test_a_test_within_an_epoch_gives_the_display_back(terminal, index):
+    out = terminal[index]
     assert re.search(r"TEST> loss: [\d.]+", out)
     assert re.search(r"E 1/1  TRAIN> loss: [\d.]+\r?\n", out)
     assert out.splitlines()[-1].endswith("TRAIN 4 4")
 
 
-def test_nothing_in_place_when_nobody_asked_for_it():
-    out = in_terminal({"log_batch": False, "show_info": False})
-    assert "\x1b" not in out
-    assert len(out.splitlines()) == 3
+def test_nothing_in_place_when_nobody_asked_for_it(terminal):
+    assert "\x1b" not in terminal[2]
+    assert len(terminal[2].splitlines()) == 3
 
 
 def test_batches_have_no_listener_without_a_terminal(monkeypatch):
