@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 
 class Writer:
@@ -67,16 +67,8 @@ class Writer:
 
     def hyper_params(self, hyper_params: Mapping[str, Any], tags: Sequence[str]) -> None:
         """Writes hyper-parameters into the same run, with the tags of the metrics that they led to."""
-        if self.board is None:
-            return
-        from torch.utils.tensorboard.summary import hparams
-
-        plain = {
-            name: value if isinstance(value, (bool, int, float, str)) else str(value)
-            for name, value in hyper_params.items()
-        }
-        for summary in hparams(plain, dict.fromkeys(tags, 0.0)):  # type: ignore[no-untyped-call]
-            self.board.file_writer.add_summary(summary)
+        if self.board is not None:
+            write_hyper_params(self.board, hyper_params, tags)
 
     def lines(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Adds objects to `scalars.jsonl` in the run's folder, each on a line of its own.
@@ -102,3 +94,21 @@ class Writer:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def write_hyper_params(board: Any, hyper_params: Mapping[str, Any], tags: Iterable[str]) -> None:
+    """Writes hyper-parameters into the run of a SummaryWriter.
+
+    Args:
+        board: the SummaryWriter.
+        hyper_params: by name; what is not plain is written as text.
+        tags: the names of the metrics that they led to.
+    """
+    from torch.utils.tensorboard.summary import hparams
+
+    plain = {
+        name: value if isinstance(value, (bool, int, float, str)) else str(value)
+        for name, value in hyper_params.items()
+    }
+    for summary in hparams(plain, dict.fromkeys(tags, 0.0)):  # type: ignore[no-untyped-call]
+        board.file_writer.add_summary(summary)

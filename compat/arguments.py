@@ -41,8 +41,10 @@ def refuse_unsupported(given: dict[str, Any]) -> None:
             raise NotImplementedError(f"`{name}={given[name]!r}` is not supported; {INSTEAD[name]}")
 
 
-def make_engine(accelerator: Any, devices: Any, strategy: Any, precision: Any, sync_batchnorm: bool) -> Engine:
-    """The engine for Lightning's arguments.
+def make_engine(
+    accelerator: Any, devices: Any, strategy: Any, precision: Any, sync_batchnorm: bool
+) -> tuple[Engine, str]:
+    """The engine for Lightning's arguments, and the full name of the precision.
 
     Raises:
         MisconfigurationException: they ask for more processes than there are.
@@ -67,7 +69,7 @@ def make_engine(accelerator: Any, devices: Any, strategy: Any, precision: Any, s
             f"`devices={devices!r}` asks for {wanted} processes, this job has {there}; start it with "
             f"`torchrun --nproc-per-node={wanted} script.py`, or call deepepochs.launch(main, {wanted})"
         )
-    return engine
+    return engine, name
 
 
 def choose(accelerator: Any, devices: Any) -> str | None:
@@ -129,17 +131,6 @@ def seconds(value: Any, name: str) -> float:
         raise MisconfigurationException(f"`{name}` must be 'DD:HH:MM:SS', a timedelta or a dictionary, got {value!r}")
     days, hours, minutes, secs = map(int, parts)
     return datetime.timedelta(days=days, hours=hours, minutes=minutes, seconds=secs).total_seconds()
-
-
-def positive(value: Any, name: str) -> int:
-    """A whole number of at least 1.
-
-    Raises:
-        MisconfigurationException: it is something else.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise MisconfigurationException(f"`{name}` must be a whole number of at least 1, got {value!r}")
-    return value
 
 
 def at_least(value: Any, low: int, name: str) -> int:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from deepepochs.engine import move
 
 from .hparams import Hyperparameters
-from .loading import make_datamodule
+from .loading import make_datamodule, refuse_hparams_file
 
 
 class DataHooks:
@@ -109,8 +109,7 @@ class LightningDataModule(DataHooks, Hyperparameters):
             CheckpointError: the file cannot be used.
             NotImplementedError: `hparams_file` is given.
         """
-        if hparams_file is not None:
-            raise NotImplementedError("`hparams_file` is not supported; give the arguments as keywords")
+        refuse_hparams_file(hparams_file)
         return make_datamodule(cls, checkpoint_path, weights_only, kwargs)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import ChainMap
 from typing import Any, ContextManager
@@ -47,7 +48,8 @@ class EvaluationLoop:
         self._modes: dict[Any, bool] = {}
         self._seen: dict[int, int] = {}
         self._outputs: list[dict[str, Any]] = []
-        self.restarting = False
+        self._takes_index = True
+        self._passes_loader_index = False
 
     @property
     def max_batches(self) -> list[int | float]:
@@ -132,10 +134,6 @@ class EvaluationLoop:
         every = self.trainer.reload_dataloaders_every_n_epochs
         return bool(every and self.trainer.current_epoch - self._loaded_in_epoch >= every)
 
-    @property
-    def _passes_loader_index(self) -> bool:
-        return self._combined_loader.mode == "sequential" and self.num_dataloaders > 1
-
     # ---- a run's beginning and end
 
     def _begin(self) -> None:
@@ -158,8 +156,11 @@ class EvaluationLoop:
         self._data_fetcher = Fetcher(self._combined_loader)
 
     def _check_arguments(self) -> None:
-        module, several = self.trainer.lightning_module, self._passes_loader_index
+        """Decides what steps and hooks get, and refuses a step that cannot take it."""
+        module, several = self.trainer.lightning_module, self.num_dataloaders > 1
+        several = self._passes_loader_index = several and self._combined_loader.mode == "sequential"
         method = getattr(module, self.step_name)
+        self._takes_index = takes(method, "batch_idx", at_least=2)
         has_index = takes(method, "dataloader_idx", explicit=True)
         has_default = several or "dataloader_idx" not in required_arguments(method)
         if several and not (has_index or takes(method, "dataloader_idx", at_least=3)):
@@ -223,12 +224,22 @@ class EvaluationLoop:
         given = (loader_index,) if self._passes_loader_index else ()
         batch = trainer.transfer(batch, loader_index)
         self.batch_progress.ready()
-        trainer.logged.on_batch_start(batch, *given)
+        self._note(batch, index, loader_index)
         calls.both(f"on_{self.name}_batch_start", batch, index, *given)
         self.batch_progress.started()
-        output = trainer.strategy.run_step(self.step_name, *self._arguments(batch, index, given))
+        arguments = (batch, index, *given) if self._takes_index else (batch, *given)
+        output = trainer.strategy.run_step(self.step_name, *arguments)
         self.batch_progress.processed()
         calls.both(f"on_{self.name}_batch_end", output, batch, index, *given)
+        self._keep(output, loader_index)
+
+    def _note(self, batch: Any, index: int, loader_index: int) -> None:
+        """A batch begins."""
+        self.trainer.logged.on_batch_start(batch, loader_index if self._passes_loader_index else None)
+
+    def _keep(self, output: Any, loader_index: int) -> None:
+        """A batch's hooks are done."""
+        trainer = self.trainer
         trainer.logged.on_batch_end()
         self.batch_progress.completed()
         if not trainer.sanity_checking:
@@ -236,10 +247,6 @@ class EvaluationLoop:
             seen = self._seen.get(loader_index, 0)
             trainer.logged.update_eval_step(seen)
             self._seen[loader_index] = seen + 1
-
-    def _arguments(self, batch: Any, index: int, given: tuple[int, ...]) -> tuple[Any, ...]:
-        method = getattr(self.trainer.lightning_module, self.step_name)
-        return (batch, index, *given) if takes(method, "batch_idx", at_least=2) else (batch, *given)
 
 
 class PredictionLoop(EvaluationLoop):
@@ -286,28 +293,19 @@ class PredictionLoop(EvaluationLoop):
             self._restore_modes()
             return results
 
-    def _batch(self, batch: Any, index: int, loader_index: int) -> None:
-        trainer, calls = self.trainer, self.trainer.calls
-        given = (loader_index,) if self._passes_loader_index else ()
-        batch = trainer.transfer(batch, loader_index)
-        self.batch_progress.ready()
+    def _note(self, batch: Any, index: int, loader_index: int) -> None:
         if self._noted[loader_index]:
             self.current_batch_indices = self._noted[loader_index][index]
             self.epoch_batch_indices[loader_index].append(self.current_batch_indices)
-        calls.both("on_predict_batch_start", batch, index, *given)
-        self.batch_progress.started()
-        predicted = trainer.strategy.run_step("predict_step", *self._arguments(batch, index, given))
-        self.batch_progress.processed()
-        calls.both("on_predict_batch_end", predicted, batch, index, *given)
+
+    def _keep(self, output: Any, loader_index: int) -> None:
         self.batch_progress.completed()
         if self.return_predictions or any(self._noted):
-            self._predictions[loader_index].append(move(predicted, torch.device("cpu")))
+            self._predictions[loader_index].append(move(output, torch.device("cpu")))
 
 
 def required_arguments(method: Any) -> list[str]:
     """The names of a method's arguments without default."""
-    import inspect
-
     return [each.name for each in inspect.signature(method).parameters.values() if each.default is each.empty]
 
 

@@ -17,6 +17,8 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from deepepochs.engine import tell_epoch
+
 from .combined import Combined
 from .shape import MisconfigurationException, is_a, overrides
 
@@ -134,7 +136,6 @@ def with_sampler(loader: Any, sampler: Any) -> Any:
             f"the batch sampler {type(own).__name__} cannot be shared among ranks: it must take "
             "(sampler, batch_size, drop_last); or share the data yourself and pass `use_distributed_sampler=False`"
         ) from error
-    state["sampler"] = sampler
     return clone
 
 
@@ -149,7 +150,7 @@ def process(loader: Any, stage: str, trainer: Any) -> Any:
     if not isinstance(loader, DataLoader):
         check_iterable(loader, stage)
         return loader
-    is_shuffled = not isinstance(loader.sampler, SequentialSampler) and isinstance(loader.sampler, RandomSampler)
+    is_shuffled = isinstance(loader.sampler, RandomSampler)
     if stage != "train" and is_shuffled:
         warnings.warn(f"the {stage} loader shuffles; evaluation should not", stacklevel=2)
     is_shared = isinstance(loader.sampler, DistributedSampler) or isinstance(loader.dataset, IterableDataset)
@@ -212,15 +213,10 @@ def unshuffled(loader: Any) -> Any:
 
 
 def set_epoch(loaders: Sequence[Any], epoch: int) -> None:
-    """Tells the loaders' samplers the epoch."""
+    """Tells the loaders' samplers the epoch; unlike the Trainer, Lightning tells nobody else."""
     for loader in loaders:
-        samplers: list[Any] = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-        samplers.append(getattr(samplers[1], "sampler", None))
-        told: list[Any] = []
-        for sampler in samplers:
-            if callable(getattr(sampler, "set_epoch", None)) and not any(sampler is each for each in told):
-                sampler.set_epoch(epoch)
-                told.append(sampler)
+        batch_sampler = getattr(loader, "batch_sampler", None)
+        tell_epoch([getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)], epoch)
 
 
 def limited(stage: str, batches: int | float, limit: int | float) -> int | float:

@@ -61,6 +61,16 @@ def construct(kind: Any, found: dict[str, Any], given: dict[str, Any]) -> Any:
     return kind(**{key: value for key, value in saved.items() if takes_all or key in names})
 
 
+def refuse_hparams_file(path: Any) -> None:
+    """Refuses a file of hyper-parameters.
+
+    Raises:
+        NotImplementedError: there is one.
+    """
+    if path is not None:
+        raise NotImplementedError("`hparams_file` is not supported; give the arguments as keywords")
+
+
 def to_device(module: torch.nn.Module, map_location: Any) -> torch.nn.Module:
     """The module where the caller wants it."""
     return module if map_location is None else module.to(map_location)

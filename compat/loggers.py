@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any, Mapping
 
+from deepepochs import writer
+
 
 class Logger:
     """Base of loggers."""
@@ -170,15 +172,8 @@ class TensorBoardLogger(Logger):
         self.hparams.update(given)
         metrics = metrics if isinstance(metrics, Mapping) else {"hp_metric": -1 if metrics is None else metrics}
         self.log_metrics(metrics, step)
-        writer = getattr(self.experiment, "file_writer", None)
-        if writer is not None:
-            from torch.utils.tensorboard.summary import hparams
-
-            plain = {
-                key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in given.items()
-            }
-            for summary in hparams(plain, dict.fromkeys(metrics, 0.0)):  # type: ignore[no-untyped-call]
-                writer.add_summary(summary)
+        if not isinstance(self.experiment, NoExperiment):
+            writer.write_hyper_params(self.experiment, given, metrics)
 
     def save(self) -> None:
         """Writes what waits, and `hparams.yaml` beside it."""

@@ -10,7 +10,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 
 from .datamodule import DataHooks
 from .hparams import Hyperparameters
-from .loading import make_module, to_device
+from .loading import make_module, refuse_hparams_file, to_device
 from .logs import Logs
 from .modulehooks import ModuleHooks
 from .shape import MisconfigurationException
@@ -320,8 +320,7 @@ class LightningModule(ModuleHooks, DataHooks, Logs, Hyperparameters, torch.nn.Mo
             NotImplementedError: `hparams_file` is given.
             RuntimeError: the weights do not match.
         """
-        if hparams_file is not None:
-            raise NotImplementedError("`hparams_file` is not supported; give the arguments as keywords")
+        refuse_hparams_file(hparams_file)
         return to_device(make_module(cls, checkpoint_path, strict, weights_only, kwargs), map_location)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from typing import Any, Iterator
@@ -72,12 +73,12 @@ class Reads:
         """The indices of this machine's devices."""
         return list(range(self.num_devices))
 
-    @property
+    @functools.cached_property
     def accelerator(self) -> Any:
         """The kind of device: an object with `name()`."""
         return Accelerator(self.engine.device.type)
 
-    @property
+    @functools.cached_property
     def profiler(self) -> Any:
         """Measures nothing; `with trainer.profiler.profile('part')` may stay in modules."""
         return NoProfiler()
@@ -89,7 +90,7 @@ class Reads:
             return None
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
-    @property
+    @functools.cached_property
     def _accelerator_connector(self) -> Any:
         return Distribution(self.world_size > 1)
 
@@ -118,7 +119,8 @@ class Reads:
     @property
     def optimizers(self) -> list[Any]:
         """The module's optimizers."""
-        return list(self.strategy.optimizers)
+        found: list[Any] = self.strategy.optimizers
+        return found
 
     @optimizers.setter
     def optimizers(self, optimizers: list[Any]) -> None:

@@ -198,9 +198,7 @@ class Strategy:
             return tensor
         name = "mean" if reduce_op in (None, "avg", "mean") else str(reduce_op).lower()
         if group is None:
-            return self.engine.reduce(
-                tensor.float() if name == "mean" and not tensor.is_floating_point() else tensor, name
-            )
+            return self.engine.reduce(tensor, name)
         total = tensor.detach().clone()
         dist.all_reduce(total, getattr(dist.ReduceOp, "SUM" if name == "mean" else name.upper()), group=group)
         return total / dist.get_world_size(group) if name == "mean" else total
@@ -214,9 +212,9 @@ class Strategy:
         """The tensors of all processes, stacked; alone, the tensor itself."""
         if self.world_size == 1:
             return tensor
-        from torch.distributed.nn.functional import all_gather
-
         if sync_grads:
+            from torch.distributed.nn.functional import all_gather
+
             return torch.stack(all_gather(tensor.contiguous(), group or dist.group.WORLD))  # type: ignore[no-untyped-call]
         parts = [torch.zeros_like(tensor) for _ in range(dist.get_world_size(group))]
         dist.all_gather(parts, tensor.detach().contiguous(), group=group)

@@ -25,7 +25,7 @@ from .parts import (
     ordered,
     set_determinism,
 )
-from .precision import Precision, canonical
+from .precision import Precision
 from .reads import Reads
 from .restoring import Restorer, dump, select
 from .run import Run
@@ -163,7 +163,7 @@ class LightningTrainer(Reads):
                 "model_registry": model_registry,
             }
         )
-        self.accumulate_grad_batches = arguments.positive(accumulate_grad_batches, "accumulate_grad_batches")
+        self.accumulate_grad_batches = arguments.at_least(accumulate_grad_batches, 1, "accumulate_grad_batches")
         self.gradient_clip_val, self.gradient_clip_algorithm = check_clipping(
             gradient_clip_val, gradient_clip_algorithm
         )
@@ -179,9 +179,7 @@ class LightningTrainer(Reads):
         )
         self._detect_anomaly = detect_anomaly
         set_determinism(deterministic, benchmark)
-        self.engine = arguments.make_engine(accelerator, devices, strategy, precision, sync_batchnorm)
-        name = canonical(precision)
-        name = "bf16-mixed" if name == "16-mixed" and self.engine.precision == "bf16" else name
+        self.engine, name = arguments.make_engine(accelerator, devices, strategy, precision, sync_batchnorm)
         self.precision_plugin = Precision(name, self.engine, lambda: self.calls)
         self.strategy = Strategy(self.engine, self.precision_plugin, lambda: self.calls)
         self.state = State()
@@ -230,7 +228,7 @@ class LightningTrainer(Reads):
                 f"number of them or a time, got {interval!r}"
             )
         if every is not None:
-            arguments.positive(every, "check_val_every_n_epoch")
+            arguments.at_least(every, 1, "check_val_every_n_epoch")
 
     def _set_limits(self, **given: Any) -> None:
         self.limits = {name: arguments.batch_limit(value, f"limit_{name}_batches") for name, value in given.items()}

@@ -21,7 +21,7 @@ class Transfer:
 
     def __init__(self, trainer: Any, datamodule: Any) -> None:
         self._device = trainer.strategy.root_device
-        self._convert = None if trainer.precision_plugin.is_plain else trainer.precision_plugin.convert_input
+        self._convert = None if trainer.precision_plugin.dtype is None else trainer.precision_plugin.convert_input
         self._before, self._move, self._after = [self._choose(trainer, datamodule, hook) for hook in HOOKS]
         self._place = placer(self._device)
 

@@ -1,6 +1,6 @@
 """The engine: devices, precision, accumulation, processes and data for custom training loops."""
 
-from .checkpoint import CheckpointError, load_file, save_file, write_file
+from .checkpoint import CheckpointError, UnsafeCheckpoint, load_file, read_file, save_file, write_file
 from .data import Loader, placer, sized
 from .device import available_devices, choose_device, move
 from .engine import Engine
@@ -8,6 +8,7 @@ from .launcher import LaunchError, launch
 from .nested import concatenate, describe, leaves, map_nested
 from .parallel import unwrap
 from .seeding import load_rng_state, mix_seed, preserved_rng, rng_state, set_seed
+from .sharding import tell_epoch
 from .state import load_model_state, model_state
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Engine",
     "LaunchError",
     "Loader",
+    "UnsafeCheckpoint",
     "available_devices",
     "choose_device",
     "concatenate",
@@ -30,10 +32,12 @@ __all__ = [
     "move",
     "placer",
     "preserved_rng",
+    "read_file",
     "rng_state",
     "save_file",
     "set_seed",
     "sized",
+    "tell_epoch",
     "unwrap",
     "write_file",
 ]

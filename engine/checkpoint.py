@@ -19,6 +19,14 @@ class CheckpointError(RuntimeError):
     """A checkpoint cannot be written, read, or used for what it is loaded into."""
 
 
+class MissingCheckpoint(CheckpointError, FileNotFoundError):
+    """There is no such file."""
+
+
+class UnsafeCheckpoint(CheckpointError):
+    """Loading the file could run code."""
+
+
 def save_file(path: str | os.PathLike[str], content: Any) -> None:
     """Writes tensors and plain values to a file that is whole at every moment.
 
@@ -84,19 +92,46 @@ def load_file(path: str | os.PathLike[str]) -> Any:
     Raises:
         CheckpointError: it is missing, damaged, or would run code.
     """
+    content = read_file(path)
+    try:
+        return decode(content)
+    except Exception as error:  # it was changed by others: there are many ways to do that
+        raise damaged(path, error) from error
+
+
+def read_file(path: str | os.PathLike[str], runs_code: bool = False) -> Any:
+    """Reads what `write_file` wrote, in torch's own format, onto the CPU.
+
+    Args:
+        path: the file.
+        runs_code: whether loading may run code that the file brings: for files that you trust.
+
+    Returns:
+        Its content.
+
+    Raises:
+        MissingCheckpoint: there is no such file.
+        UnsafeCheckpoint: it would run code, or is damaged.
+        CheckpointError: it is damaged.
+    """
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint {str(path)!r}")
+        raise MissingCheckpoint(f"there is no checkpoint {str(path)!r}")
     try:
-        return decode(torch.load(path, map_location="cpu", weights_only=True))
+        return torch.load(path, map_location="cpu", weights_only=not runs_code)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
+        raise UnsafeCheckpoint(
             f"the checkpoint {str(path)!r} holds more than tensors and plain values: loading it could run code, "
             f"so it is refused, or it is damaged ({str(error).splitlines()[0]})"
         ) from error
     except Exception as error:  # torch has many errors for bytes that are no file of its own
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"the checkpoint {str(path)!r} is damaged or no checkpoint ({first})") from error
+        raise damaged(path, error) from error
+
+
+def damaged(path: str | os.PathLike[str], error: Exception) -> CheckpointError:
+    """The error for bytes that are no checkpoint."""
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return CheckpointError(f"the checkpoint {str(path)!r} is damaged or no checkpoint ({first})")
 
 
 def encode(content: Any, place: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import torch
 from torch.utils.data import (
@@ -193,8 +193,13 @@ def set_epoch(loader: Any, epoch: int) -> None:
     """Tells the epoch to whatever of a loader asks for it: itself, its samplers, its data set."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     parts = [loader, batch_sampler, getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
+    tell_epoch([*parts, getattr(loader, "dataset", None)], epoch)
+
+
+def tell_epoch(parts: Sequence[Any], epoch: int) -> None:
+    """Calls `set_epoch` of those that have it, once of each."""
     told: list[Any] = []
-    for part in [*parts, getattr(loader, "dataset", None)]:
+    for part in parts:
         if callable(getattr(part, "set_epoch", None)) and not any(part is each for each in told):
             part.set_epoch(epoch)
             told.append(part)

@@ -19,17 +19,10 @@ def one_thread():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_lightnings_modules_give_the_same_numbers(name):
+def test_modules_give_lightnings_numbers_on_its_classes_and_on_the_light_ones(name):
     pytest.importorskip("lightning", reason="compares with Lightning")
     _, expected = run(name, lightning(), lightning().Trainer)
-    module, found = run(name, lightning(), LightningTrainer)
-    assert_same(found, expected)
-    assert module.training == (name != "never")
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_modules_on_the_light_bases_give_the_same_numbers(name):
-    pytest.importorskip("lightning", reason="compares with Lightning")
-    _, expected = run(name, lightning(), lightning().Trainer)
-    _, found = run(name, light(), LightningTrainer)
-    assert_same(found, expected)
+    for bases in (lightning(), light()):
+        module, found = run(name, bases, LightningTrainer)
+        assert_same(found, expected)
+        assert module.training
