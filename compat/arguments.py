@@ -57,7 +57,7 @@ def make_engine(
         options["find_unused_parameters"] = True
     device = choose(accelerator, devices)
     name = canonical(precision)
-    if name == "16-mixed" and torch.device(device or "cuda").type == "cpu":
+    if name == "16-mixed" and (device == "cpu" or (device is None and not torch.cuda.is_available())):
         warnings.warn("'16-mixed' on the CPU computes as 'bf16-mixed', as in Lightning", stacklevel=4)
         name = "bf16-mixed"
     engine = Engine(device, engine_precision(name), ddp_options=options)

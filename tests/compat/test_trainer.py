@@ -140,9 +140,13 @@ def test_precisions_give_lightnings_numbers(precision):
     )
 
 
-def test_half_precision_on_the_cpu_is_bf16_as_in_lightning():
+@pytest.mark.parametrize("accelerator", ["cpu", "auto"])
+def test_half_precision_on_the_cpu_is_bf16_as_in_lightning(accelerator, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.warns(UserWarning, match="bf16-mixed"):
-        assert quiet(precision="16-mixed").precision == "bf16-mixed"
+        trainer = quiet(precision="16-mixed", accelerator=accelerator)
+    assert trainer.precision == "bf16-mixed"
+    assert trainer.scaler is None
 
 
 def test_steps_that_take_the_iterator_are_refused():
