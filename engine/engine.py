@@ -177,6 +177,7 @@ class Engine:
             model = wrap(model, self.device, self._ddp_options)
             if isinstance(model, DataParallel):
                 self._replicas.append(model)
+                self.processes.admit(model)
         self.models.append(model)
         return model
 

@@ -28,7 +28,7 @@ class DataParallel(DistributedDataParallel):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward; synchronised only where gradients are."""
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self.reducer is None:
             return self.module(*inputs, **kwargs)
         if self.require_backward_grad_sync:
             self.was_called = True
@@ -36,6 +36,10 @@ class DataParallel(DistributedDataParallel):
         if self.static_graph:
             check_static(output)
         return output
+
+    def leave_group(self) -> None:
+        """Lets go of the process group when that ends; from then on this is the bare module."""
+        self.reducer = self.logger = self.process_group = None
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The bare module's state."""

@@ -7,6 +7,8 @@ import contextlib
 import datetime
 import gc
 import os
+import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Any, Iterator
 
@@ -14,8 +16,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
 from .nested import leaves, map_nested
+
+TURN_S = 0.02  # without the GIL, at the process's end
 
 
 @dataclass
@@ -66,17 +71,25 @@ def find_place() -> Place:
 
 
 @dataclass
-class _OwnGroup:
-    """The default group made here: torch has one per process, so the engines of a process share it."""
+class _Group:
+    """The life of the default group made here: torch has one per process, so the engines of a process share it.
+
+    A gloo group's end waits for its threads, and these may need the GIL to free the tensors of what they have just
+    finished. So whoever ends the group must not hold the GIL: dropping Python's own reference lets go of it, while the
+    destructor of a data-parallel module's reducer keeps it, and both would wait for ever. Hence the order in `end`:
+    the modules let go, and Python's reference is the last.
+    """
 
     users: int = 0
     generation: int = 0
     stores: list[Any] = field(default_factory=list)
+    modules: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    kept: list[Any] = field(default_factory=list)
+    is_watched: bool = False
 
     def join(self, place: Place, backend: str, timeout: datetime.timedelta) -> None:
         if self.users == 0:
             if not self.stores:
-                atexit.register(self.release)
                 store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
                 self.stores.append(store)
             # a prefix of its own: keys that an earlier group left in the store would mislead this one
@@ -85,22 +98,43 @@ class _OwnGroup:
             self.generation += 1
         self.users += 1
 
-    def release(self) -> None:
-        """Lets go of everything that has threads while the interpreter is still whole.
-
-        Models in data parallel hold the group in reference cycles; if those live on to the interpreter's last moment,
-        the group's threads may be torn down while they run, and the process aborts after its work is done.
-        """
-        self.stores.clear()
-        gc.collect()
-
     def leave(self) -> None:
         self.users -= 1
         if self.users == 0 and dist.is_initialized():
-            dist.destroy_process_group()
+            self.end()
+
+    def end(self) -> None:
+        """Ends the group once nothing but Python holds it."""
+        group = dist.group.WORLD
+        for module in list(self.modules):
+            module.leave_group()
+        dist.destroy_process_group()
+        found = weakref.ref(group)
+        del group
+        if found() is not None:  # held by a module that is not ours, which must not be the last to hold it
+            self.kept.append(found())
+
+    def watch_exit(self) -> None:
+        """Sees to it that no group is left to the interpreter's last moments, whoever made it."""
+        if not self.is_watched:
+            self.is_watched = True
+            atexit.register(self.end_all)
+
+    def end_all(self) -> None:
+        """Ends what still lives of all groups while the interpreter is whole."""
+        kept = self.kept + [dist.group.WORLD]
+        for each in gc.get_objects():
+            if DistributedDataParallel in type(each).__mro__:
+                kept.append(vars(each).get("process_group"))
+                vars(each).update(reducer=None, logger=None)
+        if self.users and dist.is_initialized() and "nccl" not in str(dist.get_backend()):
+            self.end()
+        gc.collect()
+        time.sleep(TURN_S)  # a turn for the threads of a group that the caller holds to the end
+        del kept[:], self.kept[:], self.stores[:]
 
 
-_own_group = _OwnGroup()
+_group = _Group()
 
 
 class Processes:
@@ -120,11 +154,12 @@ class Processes:
         self._device = torch.device("cpu")
         if self.world_size == 1:
             return
+        _group.watch_exit()
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        if not dist.is_initialized() or _own_group.users > 0:
+        if not dist.is_initialized() or _group.users > 0:
             backend = "nccl" if device.type == "cuda" else "gloo"
-            _own_group.join(place, backend, timeout)
+            _group.join(place, backend, timeout)
             self._joined = True
         if "nccl" in str(dist.get_backend()):
             self._device = device
@@ -133,7 +168,11 @@ class Processes:
         """Leaves the group; it ends with its last engine, and never if the caller made it."""
         if self._joined:
             self._joined = False
-            _own_group.leave()
+            _group.leave()
+
+    def admit(self, module: Any) -> None:
+        """Remembers a module that holds the group; its `leave_group` is called when the group ends."""
+        _group.modules.add(module)
 
     def barrier(self) -> None:
         """Waits until every process is here."""
