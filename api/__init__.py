@@ -3,6 +3,7 @@
 from deepepochs.engine import launch, set_seed
 
 from . import metrics
+from .aggregation.patches import ConfusionMetrics, ConfusionPatch, MeanPatch, PatchBase, TensorPatch, ValuePatch
 from .board import run_tensorboard
 from .callbacks import (
     AnalyzeCallback,
@@ -14,10 +15,9 @@ from .callbacks import (
     LRFindCallback,
 )
 from .exceptions import CallbackException, LoopException, StopLoopException
+from .loop.task import EpochTask
 from .optimizer import Optimizer, Optimizers
-from .patches import ConfusionMetrics, ConfusionPatch, MeanPatch, PatchBase, TensorPatch, ValuePatch
 from .plotting import plot_confusion
-from .task import EpochTask
 from .tools import batches, concat, groupby_apply, make_runningid, rename
 from .trainer import Trainer, TrainerBase
 from .version import __version__ as __version__

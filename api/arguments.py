@@ -9,8 +9,8 @@ import torch
 
 from deepepochs.engine import Engine, choose_device
 
-from .metric_set import as_list
-from .task import EpochTask
+from .aggregation.metric_functions import as_list
+from .loop.task import EpochTask
 
 
 def check_parts(model: Any, loss: Any, epochs: Any) -> None:

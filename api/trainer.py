@@ -9,21 +9,20 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
-from deepepochs.engine import CheckpointError, Engine, save_file, unwrap
+from deepepochs.engine import CheckpointError, Engine, Stopper, confirm_stop, save_file, signals_noted, unwrap
 
+from .aggregation.collector import Collector, patch_class
+from .aggregation.metric_functions import as_list, combine, copies
 from .arguments import check_engine, check_epochs, check_parts, check_running_id, make_tasks
 from .callbacks import CallbackPool, CheckCallback, make_console, number_monitors
-from .checkpoints import apply_rng, collect, newest, read, restore
-from .collector import Collector, patch_class
+from .checkpoints.content import apply_rng, collect, newest, read, restore
+from .checkpoints.mid_epoch import StepSaver
 from .exceptions import StopLoopException
 from .history import History
-from .metric_set import as_list, combine, copies
-from .midway import StepSaver
+from .loop.prediction import predict
+from .loop.splitting import call_model
+from .loop.task import EpochTask
 from .optimizer import as_optimizers, check_parameters
-from .prediction import predict
-from .splitting import call_model
-from .stopping import Stopper, confirm_stop, signals_noted
-from .task import EpochTask
 from .writer import Writer
 
 

@@ -1,14 +1,14 @@
 """Compat: runs LightningModules, of Lightning or written on the light bases here, unchanged."""
 
-from .callback import Callback
-from .callbacks import LearningRateMonitor
-from .combined import Combined as CombinedLoader
-from .datamodule import LightningDataModule
-from .early_stopping import EarlyStopping
-from .loggers import Logger, TensorBoardLogger
-from .model_checkpoint import ModelCheckpoint
-from .module import LightningModule
-from .shape import MisconfigurationException
+from .callbacks.base import Callback
+from .callbacks.defaults import LearningRateMonitor
+from .callbacks.early_stopping import EarlyStopping
+from .callbacks.model_checkpoint import ModelCheckpoint
+from .data.combined import Combined as CombinedLoader
+from .logs.loggers import Logger, TensorBoardLogger
+from .modules.datamodule import LightningDataModule
+from .modules.module import LightningModule
+from .overrides import MisconfigurationException
 from .trainer import LightningTrainer
 
 __all__ = [

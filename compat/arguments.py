@@ -10,8 +10,8 @@ import torch
 
 from deepepochs.engine import Engine
 
+from .overrides import MisconfigurationException
 from .precision import canonical, engine_precision
-from .shape import MisconfigurationException
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "ddp_find_unused_parameters_false")
 UNSUPPORTED: dict[str, Any] = {  # an argument, and the values of it that ask for nothing

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator
 import torch
 from torch.optim import Optimizer
 
-from .shape import MisconfigurationException, overrides_module, takes
+from .overrides import MisconfigurationException, overrides_module, takes
 
 FORMS = (
     "`configure_optimizers` must return an optimizer, a list of optimizers, ([optimizers], [schedulers]), "

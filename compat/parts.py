@@ -7,10 +7,10 @@ from typing import Any, Iterable
 
 import torch
 
-from .callbacks import ModelSummary, ProgressBar, Timer
-from .loggers import TensorBoardLogger
-from .model_checkpoint import ModelCheckpoint
-from .shape import MisconfigurationException, Word, base_of, is_a
+from .callbacks.defaults import ModelSummary, ProgressBar, Timer
+from .callbacks.model_checkpoint import ModelCheckpoint
+from .logs.loggers import TensorBoardLogger
+from .overrides import MisconfigurationException, Word, base_of, is_a
 
 
 def check_clipping(value: Any, algorithm: Any) -> tuple[float | None, str | None]:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from deepepochs.engine import Engine, move, write_file
 
-from .ckpt import read_checkpoint
+from .checkpoints.checkpoint_io import read_checkpoint
 from .optimizers import LightningOptimizer, SchedulerConfig, configure
 from .precision import Precision
 

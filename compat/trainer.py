@@ -11,11 +11,14 @@ import torch
 from deepepochs.engine import preserved_rng
 
 from . import arguments
-from .calls import Calls
-from .evaluation import EvaluationLoop, PredictionLoop
-from .fitting import FitLoop
-from .logged import Logged, scalar
-from .loggers import NoLogger
+from .checkpoints.checkpoint_state import Restorer, dump, select
+from .logs.logger_connector import Logged, scalar
+from .logs.loggers import NoLogger
+from .loops.evaluation import EvaluationLoop, PredictionLoop
+from .loops.fit_loop import FitLoop
+from .loops.hooks import Calls
+from .loops.run_stages import Run
+from .overrides import MisconfigurationException, Word
 from .parts import (
     as_datamodule,
     check_clipping,
@@ -26,11 +29,8 @@ from .parts import (
     set_determinism,
 )
 from .precision import Precision
-from .reads import Reads
-from .restoring import Restorer, dump, select
-from .run import Run
-from .shape import MisconfigurationException, Word
 from .strategy import Strategy
+from .trainer_properties import Reads
 
 STAGES = {"fit": Word("train"), "validate": Word("validate"), "test": Word("test"), "predict": Word("predict")}
 

@@ -4,22 +4,25 @@ from .checkpoint import CheckpointError, UnsafeCheckpoint, load_file, read_file,
 from .data import Loader, placer, sized
 from .device import available_devices, choose_device, move
 from .engine import Engine
-from .launcher import LaunchError, launch
 from .nested import concatenate, describe, leaves, map_nested
-from .parallel import unwrap
+from .processes.launcher import LaunchError, launch
+from .replicas import unwrap
+from .samplers import tell_epoch
 from .seeding import load_rng_state, mix_seed, preserved_rng, rng_state, set_seed
-from .sharding import tell_epoch
 from .state import load_model_state, model_state
+from .stopping import Stopper, confirm_stop, signals_noted
 
 __all__ = [
     "CheckpointError",
     "Engine",
     "LaunchError",
     "Loader",
+    "Stopper",
     "UnsafeCheckpoint",
     "available_devices",
     "choose_device",
     "concatenate",
+    "confirm_stop",
     "describe",
     "launch",
     "leaves",
@@ -36,6 +39,7 @@ __all__ = [
     "rng_state",
     "save_file",
     "set_seed",
+    "signals_noted",
     "sized",
     "tell_epoch",
     "unwrap",

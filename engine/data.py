@@ -9,9 +9,8 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from .accumulation import Window
 from .device import move
-from .process import Processes
-from .seeding import mix_seed
-from .sharding import (
+from .processes.group import Processes
+from .samplers import (
     IterableShard,
     ShardSampler,
     counts_samples,
@@ -22,6 +21,7 @@ from .sharding import (
     remaining,
     set_epoch,
 )
+from .seeding import mix_seed
 
 
 class Loader:

@@ -13,9 +13,9 @@ from . import clipping, state
 from .accumulation import Scope, Window
 from .data import Loader
 from .device import choose_device, move
-from .parallel import DataParallel, check_synchronised, fingerprint, has_gradients, unsynchronised, unwrap, wrap
 from .precision import Precision, gradients, multiply, parameters
-from .process import Processes, find_place
+from .processes.group import Processes, find_place
+from .replicas import DataParallel, check_synchronised, fingerprint, has_gradients, unsynchronised, unwrap, wrap
 from .seeding import check_seed
 
 

@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 from torch import nn
 
-from .parallel import unwrap
+from .replicas import unwrap
 
 _COMPILED = "_orig_mod."
 _PARALLEL = "module."

@@ -8,7 +8,7 @@ import torch
 
 from deepepochs.engine import leaves, unwrap
 
-from ..contract import Run
+from ..protocols import Run
 from .base import Callback
 
 

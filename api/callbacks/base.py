@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from ..contract import Run, Task
+from ..protocols import Run, Task
 
 Listener = Callable[..., Any]
 

@@ -7,8 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from ..contract import Run, Task
 from ..exceptions import CallbackException, StopLoopException
+from ..protocols import Run, Task
 from .base import Callback
 
 

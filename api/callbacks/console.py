@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy
 
-from ..contract import Run, Task
+from ..protocols import Run, Task
 from .base import Callback
 
 REFRESH_S = 0.1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..contract import Run
+from ..protocols import Run
 from .base import Callback
 
 

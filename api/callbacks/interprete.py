@@ -13,9 +13,9 @@ import torch
 
 from deepepochs.engine import map_nested
 
-from ..contract import Run, Task
 from ..metrics import confusion_matrix
 from ..plotting import plot_confusion
+from ..protocols import Run, Task
 from .base import Callback
 
 STAGES = ("train", "val", "test")

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 import numpy
 import torch
 
-from ..contract import Run
+from ..protocols import Run
 from .base import Callback
 
 ALWAYS, GAP_S = 200, 0.005  # so many batches are all logged, then one at most every so often

@@ -8,9 +8,9 @@ from typing import Any
 
 from deepepochs.engine import load_rng_state, rng_state
 
-from ..contract import Run
 from ..exceptions import CallbackException, StopLoopException
 from ..plotting import figure_of
+from ..protocols import Run
 from .base import Callback
 
 SMOOTHING, DIVERGENCE = 0.9, 4.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ..helpers.ranks import ROOT, free_port
+from ..helpers.ranks import PATH, free_port
 
 TIMEOUT_S = 60
 SCRIPT = """
@@ -102,7 +102,7 @@ def test_two_ranks_end_with_finished_works_in_the_groups_threads(way, tmp_path):
     ranks = []
     for rank in ("0", "1"):
         env = dict(os.environ, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        env.update(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="")
+        env.update(PYTHONPATH=PATH, CUDA_VISIBLE_DEVICES="")
         command = [sys.executable, str(script), *way]
         ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     try:

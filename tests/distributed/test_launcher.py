@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from deepepochs import launch
-from deepepochs.engine import launcher, ranks
+from deepepochs.engine.processes import launcher, worker
 
-from ..helpers.ranks import ROOT, free_port
+from ..helpers.ranks import PATH, free_port
 from . import launch_targets, targets
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -147,14 +147,14 @@ def test_the_engines_timeout_ends_a_job_whose_ranks_do_not_meet():
 )
 def test_what_else_is_a_failure_of_a_rank(tmp_path, monkeypatch, main, text):
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(ranks, "SETTLE_S", 0)
-    monkeypatch.setattr(ranks, "_watch_others", lambda *given: None)
-    monkeypatch.setattr(ranks, "_end", sys.exit)
+    monkeypatch.setattr(worker, "SETTLE_S", 0)
+    monkeypatch.setattr(worker, "_watch_others", lambda *given: None)
+    monkeypatch.setattr(worker, "_end", sys.exit)
     with pytest.raises(SystemExit, match="^1$"):
-        ranks.run_rank(main, str(tmp_path))
+        worker.run_rank(main, str(tmp_path))
     (note,) = tmp_path.glob("*-0.failure")
     assert note.read_text().startswith(text)
-    assert (tmp_path / "0.main").read_bytes() != ranks.OVER
+    assert (tmp_path / "0.main").read_bytes() != worker.OVER
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ class FailsOnArrival(Exception):
 )
 def test_a_result_that_cannot_travel_is_named(result, text):
     with pytest.raises(TypeError, match=text):
-        ranks._pickled(result)
+        worker._pickled(result)
 
 
 class Speechless(Exception):
@@ -225,7 +225,7 @@ def test_every_failure_is_told_with_its_place(error, text):
     try:
         raise error
     except BaseException as caught:
-        told.append(ranks._described(caught))
+        told.append(worker._described(caught))
     assert told[0].startswith(text)
     assert "in test_every_failure_is_told_with_its_place\n    raise error" in told[0]
 
@@ -315,7 +315,7 @@ def test_a_signal_to_the_caller_ends_the_ranks_and_is_his(target, send, numbers,
     """
     command = [sys.executable, "-c", STARTER, target]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": PATH}
     with subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes) as job:
         try:
             ranks = [int(job.stdout.readline().split()[1]) for _ in range(2)]
@@ -368,7 +368,7 @@ def test_an_older_torch_gets_only_the_settings_that_it_knows(monkeypatch, tmp_pa
 
 
 def start(*command):
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": PATH}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=env, **pipes)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 ROOT = Path(__file__).resolve().parents[2]
+PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # of a process that imports tests
 
 
 def free_port() -> int:
@@ -42,7 +43,7 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout
         for rank in range(world_size):
             env = dict(
                 os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), OMP_NUM_THREADS="1",
-                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="", PYTHONPATH=str(ROOT),
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="", PYTHONPATH=PATH,
             )  # fmt: skip
             command = [sys.executable, "-m", "tests.helpers.ranks", str(job), str(Path(folder, f"{rank}.pkl"))]
             processes.append(

@@ -1,0 +1,1 @@
+"""Aggregation: results of batches, added up to those of an epoch, over all ranks."""

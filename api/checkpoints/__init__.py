@@ -1,0 +1,1 @@
+"""Checkpoints: what a file holds, where files lie, and going on from them, within an epoch too."""

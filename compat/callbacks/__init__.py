@@ -1,0 +1,1 @@
+"""Callbacks: the light base of callbacks, and those that a trainer begins with."""

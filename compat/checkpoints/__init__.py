@@ -1,0 +1,1 @@
+"""Checkpoints: .ckpt files in Lightning's form, written and read."""

@@ -1,0 +1,1 @@
+"""Loops: Lightning's order of hooks, batches, updates and validations."""
