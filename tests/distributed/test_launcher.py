@@ -20,7 +20,7 @@ import torch
 from deepepochs import launch
 from deepepochs.engine.processes import launcher, worker
 
-from ..helpers.ranks import PATH, free_port
+from ..helpers.ranks import PATH, ROOT, free_port
 from . import launch_targets, targets
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
