@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from deepepochs import Callback, launch
-from deepepochs.engine import ranks
+from deepepochs.engine.processes import worker
 from tests.distributed.targets import train
 
 
@@ -35,7 +35,7 @@ def adds():
 
 def killed():
     """Rank 0 fails as well, and has a traceback, but rank 1 is the cause; rank 2 waits and does not hear SIGTERM."""
-    ranks.GRACE_S = 1.0
+    worker.GRACE_S = 1.0
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(1))
@@ -48,7 +48,7 @@ def killed():
 
 def vanishes():
     """Rank 1 ends without an error, in the middle of main."""
-    ranks.GRACE_S = 1.0
+    worker.GRACE_S = 1.0
     if os.environ["RANK"] == "1":
         os._exit(0)
     time.sleep(60)

@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from deepepochs import Callback, StopLoopException, Trainer, stopping
-from deepepochs.engine import Engine
+from deepepochs import Callback, StopLoopException, Trainer
+from deepepochs.engine import Engine, stopping
 
 
 def train(callbacks=(), epochs=2):
