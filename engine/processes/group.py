@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import gc
 import os
+import sys
 import time
 import weakref
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..nested import leaves, map_nested
 
-TURN_S = 0.02  # without the GIL, at the process's end
+TURN_S = 0.2  # without the GIL, at the process's end
 
 
 @dataclass
@@ -108,6 +109,7 @@ class _Group:
         group = dist.group.WORLD
         for module in list(self.modules):
             module.leave_group()
+        _clear_defaults()
         dist.destroy_process_group()
         found = weakref.ref(group)
         del group
@@ -126,12 +128,23 @@ class _Group:
         for each in gc.get_objects():
             if DistributedDataParallel in type(each).__mro__:
                 kept.append(vars(each).get("process_group"))
-                vars(each).update(reducer=None, logger=None)
+                vars(each).update(reducer=None, logger=None, process_group=None)
+        _clear_defaults()
         if self.users and dist.is_initialized() and "nccl" not in str(dist.get_backend()):
             self.end()
         gc.collect()
-        time.sleep(TURN_S)  # a turn for the threads of a group that the caller holds to the end
+        if dist.is_initialized():
+            time.sleep(TURN_S)  # the caller's group stays: its threads get a turn to free what they have finished
         del kept[:], self.kept[:], self.stores[:]
+
+
+def _clear_defaults() -> None:
+    """Takes the group out of torch's own functions: imported while there is one, they keep it as a default argument."""
+    functional = sys.modules.get("torch.distributed.nn.functional")
+    for each in vars(functional).values() if functional else ():
+        defaults = getattr(each, "__defaults__", None)
+        if defaults and any(isinstance(value, dist.ProcessGroup) for value in defaults):
+            each.__defaults__ = tuple(None if isinstance(value, dist.ProcessGroup) else value for value in defaults)
 
 
 _group = _Group()
