@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Iterator, Protocol, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Mapping, Protocol, Sequence
 
 from deepepochs.engine import Engine
 
@@ -53,8 +53,7 @@ class Run(Protocol):
         history: metrics of all finished epochs.
         train_tasks: the tasks of the present fit.
         current_task: the task that runs.
-        position: where within an epoch a loaded checkpoint goes on; None at an epoch's beginning.
-        loader_states: what a loaded checkpoint holds for their loaders.
+        checkpointer: saves and restores this run.
         metric_patch: the patch class of metric functions.
         auto_traindata_to_device: whether training batches are moved to the device.
         default_steps: the step functions that are the trainer's own, not the user's.
@@ -75,26 +74,15 @@ class Run(Protocol):
     history: dict[str, dict[str, list[Any]]]
     train_tasks: Sequence[Any]
     current_task: Any
-    loader_states: list[Any]
-    position: Any
+    checkpointer: Any
     metric_patch: Any
     auto_traindata_to_device: bool
     default_steps: tuple[Callable[..., Any], ...]
     cleanup: contextlib.ExitStack
     writer: Writer
 
-    @property
-    def saves_steps(self) -> bool:
-        """Whether checkpoints are written within epochs."""
-
-    def restore_generators(self) -> None:
-        """Puts all generators where they were when the loaded checkpoint was written."""
-
-    def watcher(self, task: Any, collector: Any) -> Callable[[int], None] | None:
-        """What is to be called after each training batch with its index; None where nothing is."""
-
-    def request_save(self, monitor: Any) -> None:
-        """Asks for a checkpoint by a monitor once all callbacks have finished the epoch."""
+    def load_model_states(self, states: Mapping[str, Any]) -> None:
+        """Loads the states of the modules that the trainer was given."""
 
     @property
     def main_process(self) -> bool:

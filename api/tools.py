@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from typing import Any, Callable, Iterator, TypeVar
 
@@ -27,6 +28,11 @@ def make_runningid(task: Any = None, seed: Any = None, other_info: Any = None, t
     """
     parts = [int(time.time() * time_precision), task, seed, other_info]
     return "-".join(str(part) for part in parts if part is not None)
+
+
+def unique_id() -> str:
+    """A run's default name: readable, sorted by time, and nobody else's, on other machines neither."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def rename(newname: str) -> Callable[[Function], Function]:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from typing import Any, Callable, ContextManager, Iterator, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Mapping, Sequence
 
 import torch
 
-from deepepochs.engine import CheckpointError, Engine, Stopper, confirm_stop, save_file, signals_noted, unwrap
+from deepepochs.engine import Engine, unwrap
 
-from .aggregation.collector import Collector, patch_class
+from .aggregation.collector import patch_class
 from .aggregation.metric_functions import as_list, combine, copies
 from .arguments import check_engine, check_epochs, check_parts, check_running_id, make_tasks
-from .callbacks import CallbackPool, CheckCallback, make_console, number_monitors
-from .checkpoints.content import apply_rng, collect, newest, read, restore
-from .checkpoints.mid_epoch import StepSaver
-from .exceptions import StopLoopException
-from .history import History
+from .callbacks import CallbackPool, make_console, number_monitors
+from .checkpoints.checkpointer import Checkpointer
+from .loop.fit import FitLoop, run_stage
 from .loop.prediction import predict
 from .loop.splitting import call_model
+from .loop.step import Step
+from .loop.step_tools import StepTools
 from .loop.task import EpochTask
+from .losses import prepare_loss
 from .optimizer import as_optimizers, check_parameters
+from .tools import unique_id
 from .writer import Writer
 
 
-class TrainerBase:
+class TrainerBase(StepTools):
     """Base of trainers with steps of their own; `Trainer` says what the arguments are.
 
     A subclass may define `step`, `train_step`, `val_step`, `test_step` or `evaluate_step`, each with the signature
@@ -69,9 +70,7 @@ class TrainerBase:
         self.callbacks = CallbackPool([*as_list(callbacks), self.console])
         self.engine = engine or Engine(device, precision, gradient_accumulation_steps, split_batches)
         check_parameters(self.opt, [model, loss], strict=self.engine.world_size > 1)
-        if isinstance(loss, torch.nn.Module):
-            loss.to(self.engine.device)
-        self.loss_fn = loss
+        self.loss_fn = prepare_loss(self.engine, loss, model)
         self.model: Any = self.engine.prepare_model(model)
         if compile_model:
             self.model = torch.compile(self.model)
@@ -82,7 +81,7 @@ class TrainerBase:
         self.global_step = 0
         self.resume = resume
         self.running_id = check_running_id(
-            self.engine.broadcast_object(str(int(time.time() * 100))) if running_id is None else running_id
+            self.engine.broadcast_object(unique_id()) if running_id is None else running_id
         )
         self.writer = Writer(self.running_id, self.main_process)
         self.hyper_params = hyper_params
@@ -92,15 +91,10 @@ class TrainerBase:
         self.current_task: Any = EpochTask(())  # until a stage runs: its step methods say that none does
         self.cleanup = contextlib.ExitStack()
         self.monitors = number_monitors(as_list(callbacks))
-        self._saves: list[CheckCallback] = []
-        self._rng_state: Any = None
+        self.checkpointer = Checkpointer(self, self.monitors)
         self.train_tasks: Sequence[EpochTask] = []
-        self.stopper: Stopper | None = None
-        self.loader_states: list[Any] = []
-        self.position: Any = None
-        self.finished_tasks: dict[str, Any] = {}
         self._has_fitted = False
-        self._stage_metrics: dict[str, list[Any]] = {}
+        self.stage_metrics: dict[str, list[Any]] = {}
 
     # ---- where
 
@@ -125,30 +119,9 @@ class TrainerBase:
 
     # ---- for step methods
 
-    def loss(
-        self, model_out: Any, batch_y: Any, loss_adjust: float = 1.0, do_optimize: bool = True, do_metric: bool = True
-    ) -> Any:
-        """Computes the loss, in training also gradients and update; for use in step methods.
-
-        Args:
-            model_out: the model's output.
-            batch_y: the label.
-            loss_adjust: samples here / samples in the batch, where a step cuts the batch.
-            do_optimize: whether to update (at the end of an accumulation window).
-            do_metric: whether to hand loss and output over to the metrics.
-
-        Returns:
-            The loss, 0-dim; None in an evaluation without loss.
-        """
-        return self.current_task.running.loss(model_out, batch_y, loss_adjust, do_optimize, do_metric)
-
-    def optimize(self, optimize_index: int | None = None) -> None:
-        """Updates the parameters with one optimizer or all (None), if the accumulation window ends here."""
-        self.current_task.running.optimize(optimize_index)
-
-    def do_metric(self, loss: Any = None, model_out: Any = None, batch_y: Any = None) -> None:
-        """Hands a whole batch's loss, output and label over to the metrics."""
-        self.current_task.running.do_metric(loss, model_out, batch_y)
+    def _tools(self) -> Step:
+        tools: Step = self.current_task.running
+        return tools
 
     def no_sync(self) -> ContextManager[None]:
         """The context for parts of a batch that are not its last; nothing in one process."""
@@ -215,8 +188,8 @@ class TrainerBase:
             raise ValueError(f"`val_freq` must be a whole number of at least 1, got {val_freq!r}")
         if epochs is not None:
             check_epochs(epochs)
-        self._stage_metrics["train"] = combine(train_metrics, metrics, self.general_metrics)
-        self._stage_metrics["val"] = combine(val_metrics, metrics, self.general_metrics)
+        self.stage_metrics["train"] = combine(train_metrics, metrics, self.general_metrics)
+        self.stage_metrics["val"] = combine(val_metrics, metrics, self.general_metrics)
         train = make_tasks(train_dl, train_tasks, batch_size=batch_size)
         val = make_tasks(val_dl, val_tasks, batch_size=batch_size, do_loss=do_val_loss)
         for task in val:
@@ -226,89 +199,9 @@ class TrainerBase:
         if epochs is not None:
             self.max_epochs = self.max_epochs + epochs if self._has_fitted else epochs
         self._has_fitted = True
-        return self._fit(train, val, val_freq)
-
-    def _fit(self, train: Sequence[EpochTask], val: Sequence[EpochTask], val_freq: int) -> dict[str, Any]:
-        own = History()
         self.train_tasks = train
-        with self._running(), signals_noted(self.engine, self.saves_steps) as self.stopper:
-            try:
-                self.trigger("before_fit", epochs=self.max_epochs)
-                self._resume([*train, *val])
-                self._equalise()
-                self._start_where_left()
-                if self.init_epoch >= self.max_epochs:
-                    self.print(f"all {self.max_epochs} epochs are finished; fit(epochs=n) trains n more")
-                for epoch_idx in range(self.init_epoch, self.max_epochs):
-                    validates = bool(val) and (epoch_idx + 1) % val_freq == 0
-                    self._epoch(train, val, validates, epoch_idx, own)
-            except KeyboardInterrupt as stop:
-                self.engine.drop_window()
-                confirm_stop(self.engine, stop)
-                self.print("\nstopped by the keyboard; the finished epochs count")
-            except StopLoopException as stop:
-                self.engine.drop_window()
-                confirm_stop(self.engine, stop)
-                self.print(stop)
-            self.trigger("after_fit")
-        return own.as_dict()
-
-    def _epoch(
-        self, train: Sequence[EpochTask], val: Sequence[EpochTask], validates: bool, epoch_idx: int, own: History
-    ) -> None:
-        self.trigger("before_epoch", train_tasks=train, val_tasks=val, epoch_idx=epoch_idx)
-        train_metrics = self._stage("train", train, epoch_idx)
-        val_metrics = self._stage("val", val, epoch_idx) if validates else {}
-        self.opt.step(at="epoch", loss=val_metrics.get("loss", train_metrics.get("loss")))
-        for history in (own, History(self.history)):
-            history.append("train", train_metrics)
-            if validates:
-                history.append("val", val_metrics)
-        self.init_epoch = epoch_idx + 1
-        self._after_epoch(
-            train_tasks=train, val_tasks=val, train_metrics=train_metrics, val_metrics=val_metrics, epoch_idx=epoch_idx
-        )
-
-    def _after_epoch(self, **arguments: Any) -> None:
-        """Fires on_after_epoch; who asks to stop does not keep the others from finishing the epoch."""
-        stop = None
-        for listener in self.callbacks.listeners("after_epoch"):
-            try:
-                listener(trainer=self, **arguments)
-            except StopLoopException as request:
-                stop = stop or request
-        self._save()
-        if self.engine.reduce(int(stop is not None), "max"):
-            raise stop or StopLoopException("stopped: another rank asked for it")
-        if self.stopper is not None and self.stopper.ask():
-            self._end_terminated(None)
-
-    def _stage(self, stage: str, tasks: Sequence[EpochTask], epoch_idx: int | None) -> dict[str, Any]:
-        """Runs all tasks of a stage.
-
-        Returns:
-            Their metrics; a name that an earlier task has taken already gets the task's index behind it.
-        """
-        place = {} if epoch_idx is None else {"epoch_idx": epoch_idx}
-        self.trigger(f"before_{stage}_epochs", tasks=tasks, **place)
-        position: Any = None
-        merged: dict[str, Any] = {}
-        if stage == "train" and self.position is not None:
-            position, self.position = self.position, None
-            merged = dict(position["finished"])
-        for index, task in enumerate(tasks):
-            if position is not None and index < position["task"]:
-                continue
-            if stage == "train":
-                self.finished_tasks = merged
-            self.current_task = task
-            values = task.run(self, stage, self._stage_metrics[stage], epoch_idx or 0, position)
-            position = None
-            merged.update({f"{name}/{index}" if name in merged else name: value for name, value in values.items()})
-        if stage == "train":
-            self.engine.check_replicas()
-        self.trigger(f"after_{stage}_epochs", tasks=tasks, metrics=merged, **place)
-        return merged
+        with self._running():
+            return FitLoop(self, train, val, val_freq).run()
 
     # ---- test and predict
 
@@ -331,13 +224,13 @@ class TrainerBase:
             ValueError: there is no data, or a loader is empty.
         """
         chosen = combine(metrics, self.general_metrics)
-        self._stage_metrics["test"] = copies(chosen) if self.current_task.is_running else chosen
+        self.stage_metrics["test"] = copies(chosen) if self.current_task.is_running else chosen
         test = make_tasks(test_dl, tasks, batch_size=batch_size, do_loss=do_loss)
         if not test:
             raise ValueError("test() takes `test_dl`, `tasks` or both, got neither")
         self._bind(test, False)
-        with self._running(), self._best_weights():
-            return self._stage("test", test, None)
+        with self._running(), self.checkpointer.best_weights():
+            return run_stage(self, "test", test, None)
 
     def predict(self, dl: Any) -> Any:
         """The model's outputs for a loader's inputs.
@@ -354,53 +247,6 @@ class TrainerBase:
 
     # ---- checkpoints
 
-    def request_save(self, monitor: CheckCallback) -> None:
-        """Asks for a checkpoint by a monitor once all callbacks have finished the epoch."""
-        self._saves.append(monitor)
-
-    def _save(self) -> None:
-        """Writes the checkpoints that were asked for; they hold the states of all monitors."""
-        saves, self._saves = self._saves, []
-        for monitor in saves:
-            path = monitor.path(self)
-            content = collect(self, self.monitors, path)
-            if self.main_process:
-                save_file(path, content)
-            monitor.found = path
-
-    @property
-    def saves_steps(self) -> bool:
-        """Whether checkpoints are written within epochs."""
-        return any(each.every_n_steps or each.on_sigterm for each in self.monitors)
-
-    def save_step(self, monitor: CheckCallback, position: dict[str, Any] | None) -> None:
-        """Writes a monitor's checkpoint within an epoch; every rank calls it."""
-        path = monitor.step_path(self)
-        content = collect(self, self.monitors, path, position)
-        if self.main_process:
-            save_file(path, content)
-
-    def watcher(self, task: EpochTask, collector: Collector) -> Callable[[int], None] | None:
-        """What is to be called after each training batch with its index; None where nothing is."""
-        saver = StepSaver(self, task, collector, [each for each in self.monitors if each.every_n_steps])
-        stopper = self.stopper
-        if stopper is None:
-            return saver.after_batch if saver.is_needed else None
-
-        def watch(index: int) -> None:
-            if saver.is_needed:
-                saver.after_batch(index)
-            if stopper.is_terminated() and index + 1 != task.length:  # at its end the epoch's own end comes next
-                self._end_terminated(saver.position(index + 1))
-
-        return watch
-
-    def _end_terminated(self, position: dict[str, Any] | None) -> None:
-        """Saves and stops, as SIGTERM asks for."""
-        for monitor in [each for each in self.monitors if each.on_sigterm][:1]:
-            self.save_step(monitor, position)
-        raise StopLoopException("SIGTERM: the state is saved, training stops")
-
     def load_checkpoint(self, ckpt_path: str | os.PathLike[str]) -> TrainerBase:
         """Loads a checkpoint: model, optimizers, schedulers, finished epochs, monitors, loss scale.
 
@@ -415,56 +261,21 @@ class TrainerBase:
         Raises:
             CheckpointError: the file is missing, damaged, unsafe, or does not fit; the trainer is as before.
         """
-        self._rng_state = restore(self, self.monitors, read(self, ckpt_path), ckpt_path)
+        self.checkpointer.load(ckpt_path)
         self.print(f"loaded the checkpoint {ckpt_path} of epoch {self.init_epoch}")
         return self
 
-    def _resume(self, tasks: Sequence[EpochTask]) -> None:
-        """Loads the checkpoint that the argument `resume` names, once."""
-        wanted, self.resume = self.resume, False
-        if wanted is False:
-            return
-        if not self.monitors:
-            raise ValueError("`resume` needs a CheckCallback among the callbacks: its `ckpt_dir` says where to look")
-        path = newest(self, self.monitors, None if wanted is True else str(wanted))
-        if path is not None:
-            self.load_checkpoint(path)
-            for task in tasks:
-                task.renew_loaders(self)
-        elif wanted is True:
-            self.print("there is no checkpoint to resume: training starts from scratch")
-        else:
-            folders = sorted({each.ckpt_dir for each in self.monitors})
-            raise CheckpointError(f"the run {wanted!r} to resume has no checkpoint in {folders}")
+    def load_model_states(self, states: Mapping[str, Any]) -> None:
+        """Loads the states of the modules that the trainer was given.
 
-    def _start_where_left(self) -> None:
-        """Puts generators and loaders where they were when the loaded checkpoint was written, if one was."""
-        if self.position is None:
-            self.restore_generators()
-
-    def restore_generators(self) -> None:
-        """Puts all generators where they were when the loaded checkpoint was written."""
-        apply_rng(self._rng_state)
-        for task, states in zip(self.train_tasks, self.loader_states):
-            task.load_generator_states(states)
-        self._rng_state, self.loader_states = None, []
-
-    @contextlib.contextmanager
-    def _best_weights(self) -> Iterator[None]:
-        """The weights of the first monitor's file that exists, given back at the end; else the present ones."""
-        paths = [str(path) for path in (each.existing(self) for each in self.monitors) if path is not None]
-        path = self.engine.broadcast_object(paths[0] if paths else None)
-        if path is None:
-            yield
-            return
-        content = read(self, path)
-        present = {name: value.clone() for name, value in self.engine.model_state(self.model).items()}
-        self.print(f"testing with the weights of {path}")
-        try:
-            self.engine.load_model_state(self.model, content["model_state"])
-            yield
-        finally:
-            self.engine.load_model_state(self.model, present)
+        Args:
+            states: `model_state`, and `loss_state` where the loss is a module with a state.
+        """
+        self.engine.load_model_state(self.model, states["model_state"])
+        if "loss_state" in states:
+            if not isinstance(self.loss_fn, torch.nn.Module):
+                raise ValueError("it holds the state of a loss module, the trainer's loss is none")
+            self.engine.load_model_state(self.loss_fn, states["loss_state"])
 
     # ---- wiring
 
@@ -482,11 +293,13 @@ class TrainerBase:
                 )
             task.loader(self, train)
 
-    def _equalise(self) -> None:
+    def equalise(self) -> None:
         """Makes all ranks start from rank 0's parameters and buffers."""
         if self.engine.world_size > 1:
-            module = unwrap(self.model)
-            self.engine.broadcast([*module.parameters(), *module.buffers()])
+            for module in (self.model, self.loss_fn):
+                if isinstance(module, torch.nn.Module):
+                    bare = unwrap(module)
+                    self.engine.broadcast([*bare.parameters(), *bare.buffers()])
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:

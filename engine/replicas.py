@@ -39,7 +39,7 @@ class DataParallel(DistributedDataParallel):
 
     def leave_group(self) -> None:
         """Lets go of the process group when that ends; from then on this is the bare module."""
-        self.reducer = self.logger = self.process_group = None
+        vars(self).update(reducer=None, logger=None, process_group=None)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The bare module's state."""

@@ -98,7 +98,7 @@ class CheckCallback(Callback):
             return  # an epoch without validation
         is_better = self._judge(self._value(metrics))
         if is_better or not self.save_best:
-            trainer.request_save(self)
+            trainer.checkpointer.request(self)
         if 0 < self.patience <= self.worse_times:
             raise StopLoopException(
                 f"stopped early: {self.on_stage} {self.monitor} has not improved for {self.worse_times} epochs "

@@ -1,11 +1,11 @@
-"""Checkpoints: a trainer's whole state as one file's content, and back: all of it or nothing."""
+"""Content: a trainer's whole state as one file's content, and back: all of it or nothing."""
 
 from __future__ import annotations
 
 import copy
 import os
 from pathlib import Path
-from typing import Any, Iterable, Mapping
+from typing import Any, Mapping
 
 import torch
 
@@ -17,6 +17,30 @@ from ..version import __version__
 
 FORMAT_VERSION = 1
 NEEDED = ("model_state", "opt_state", "epoch")
+KINDS: dict[str, Any] = {
+    "format_version": int,
+    "model_state": Mapping,
+    "loss_state": Mapping,
+    "opt_state": (list, Mapping),
+    "epoch": int,
+    "step": int,
+    "progress": Mapping,
+    "monitors": list,
+    "callbacks": list,
+    "rng_state": list,
+    "loader": list,
+    "world_size": int,
+}
+
+
+def model_states(trainer: Run) -> dict[str, Any]:
+    """The states of the modules that the trainer was given: the model's, and the loss's where it has one."""
+    states = {"model_state": trainer.engine.model_state(trainer.model)}
+    if isinstance(trainer.loss_fn, torch.nn.Module):
+        found = trainer.engine.model_state(trainer.loss_fn)
+        if found:
+            states["loss_state"] = found
+    return states
 
 
 def collect(trainer: Run, monitors: list[CheckCallback], path: Path, position: Any = None) -> dict[str, Any]:
@@ -36,7 +60,7 @@ def collect(trainer: Run, monitors: list[CheckCallback], path: Path, position: A
         "torch": str(torch.__version__),
         "running_id": trainer.running_id,
         "world_size": engine.world_size,
-        "model_state": engine.model_state(trainer.model),
+        **model_states(trainer),
         "opt_state": trainer.opt.state_dict(),
         "scaler_state": state["scaler"],
         "seed": state["seed"],
@@ -76,11 +100,14 @@ def checked(content: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     """A file's content in the present format.
 
     Raises:
-        CheckpointError: it is no checkpoint, or of a newer format.
+        CheckpointError: it is no checkpoint, of a newer format, or an entry is of a wrong kind.
     """
     if not isinstance(content, dict) or any(name not in content for name in NEEDED):
         got = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
         raise CheckpointError(f"{str(path)!r} is no checkpoint: it must hold {list(NEEDED)}, got {got}")
+    for name, kind in KINDS.items():
+        if name in content and (not isinstance(content[name], kind) or isinstance(content[name], bool)):
+            raise CheckpointError(f"{str(path)!r} is no checkpoint: its {name!r} is a {type(content[name]).__name__}")
     version = content.get("format_version", 0)
     if version > FORMAT_VERSION:
         raise CheckpointError(
@@ -90,42 +117,80 @@ def checked(content: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     found: dict[str, Any] = content
     if version == 0:  # the predecessor counts the finished epoch's index, and knows one monitor
         found = {**found, "epoch": found["epoch"] + 1}
+    if found["epoch"] < 0 or found.get("step", 0) < 0:
+        raise CheckpointError(f"{str(path)!r} is no checkpoint: it counts {found['epoch']} epochs")
     return found
 
 
-def restore(trainer: Run, monitors: list[CheckCallback], content: dict[str, Any], path: str | os.PathLike[str]) -> Any:
+def restore(trainer: Run, checkpointer: Any, content: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Puts a checkpoint's content into a trainer: all of it, or nothing.
 
     Args:
         trainer: whose state.
-        monitors: all of its monitors.
+        checkpointer: the trainer's, which keeps what the next fit needs.
         content: from `read`.
         path: where it was read.
 
-    Returns:
-        This rank's generator states for the next fit; None where the file has none for it.
-
     Raises:
-        CheckpointError: model or optimizers do not fit; the trainer is as before.
+        CheckpointError: something in it does not fit; the trainer is as before.
     """
-    before = copy.deepcopy(
-        (trainer.engine.model_state(trainer.model), trainer.opt.state_dict(), trainer.engine.state_dict())
-    )
+    before = _snapshot(trainer, checkpointer)
+    failure: Exception | None = None
     try:
-        _apply(trainer, content["model_state"], content["opt_state"], engine_state(trainer, content))
-    except Exception as error:
-        _apply(trainer, *before)
-        first = " ".join(str(error).split())[:600]
-        raise CheckpointError(f"the checkpoint {str(path)!r} does not fit this trainer: {first}") from error
+        _apply(trainer, checkpointer, content, Path(path))
+    except Exception as error:  # torch, optimizers and callbacks have many errors for what does not fit
+        failure = error
+    if trainer.engine.world_size > 1:
+        failures = trainer.engine.gather_object(None if failure is None else str(failure))
+        told = next((each for each in failures if each is not None), None)
+        if failure is None and told is not None:  # one rank alone must not go on with the file
+            failure = CheckpointError(told)
+    if failure is not None:
+        _put_back(trainer, checkpointer, before)
+        first = " ".join(str(failure).split())[:600]
+        raise CheckpointError(f"the checkpoint {str(path)!r} does not fit this trainer: {first}") from failure
+
+
+def _apply(trainer: Run, checkpointer: Any, content: dict[str, Any], path: Path) -> None:
+    position = own_position(trainer, content.get("position"))
+    generators = own_generators(trainer, content.get("rng_state", []))
+    history = plain_history(content.get("progress", {}))
+    trainer.load_model_states(content)
+    trainer.opt.load_state_dict(content["opt_state"])
+    trainer.engine.load_state_dict(engine_state(trainer, content))
     trainer.init_epoch = content["epoch"]
     trainer.global_step = content.get("step", 0)
-    trainer.history = {stage: dict(lists) for stage, lists in content.get("progress", {"train": {}, "val": {}}).items()}
-    restore_monitors(monitors, content, Path(path))
+    trainer.history = history
+    restore_monitors(checkpointer.monitors, content, path)
     restore_callbacks(trainer, content)
-    trainer.loader_states = content.get("loader", [])
-    trainer.position = own_position(trainer, content.get("position"))
-    states = content.get("rng_state", [])
-    return states[trainer.engine.rank] if len(states) == trainer.engine.world_size else None
+    checkpointer.generator_states = content.get("loader", [])
+    checkpointer.position, checkpointer.rng_state = position, generators
+
+
+def _snapshot(trainer: Run, checkpointer: Any) -> dict[str, Any]:
+    """Everything that `_apply` changes, as it is."""
+    monitors, rest = checkpointer.monitors, others(trainer)
+    return {
+        **copy.deepcopy({**model_states(trainer), "opt": trainer.opt.state_dict()}),
+        "engine": copy.deepcopy(trainer.engine.state_dict()),
+        "trainer": (trainer.init_epoch, trainer.global_step, trainer.history),
+        "monitors": [(each.state_dict(), each.found) for each in monitors],
+        "callbacks": [copy.deepcopy(each.state_dict()) for each in rest],
+        "checkpointer": (checkpointer.generator_states, checkpointer.position, checkpointer.rng_state),
+    }
+
+
+def _put_back(trainer: Run, checkpointer: Any, before: dict[str, Any]) -> None:
+    trainer.load_model_states(before)
+    trainer.opt.load_state_dict(before["opt"])
+    trainer.engine.load_state_dict(before["engine"])
+    trainer.init_epoch, trainer.global_step, trainer.history = before["trainer"]
+    for monitor, (state, found) in zip(checkpointer.monitors, before["monitors"]):
+        monitor.load_state_dict(state)
+        monitor.found = found
+    for callback, state in zip(others(trainer), before["callbacks"]):
+        callback.load_state_dict(state)
+    checkpointer.generator_states, checkpointer.position, checkpointer.rng_state = before["checkpointer"]
 
 
 def engine_state(trainer: Run, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,10 +199,46 @@ def engine_state(trainer: Run, content: Mapping[str, Any]) -> dict[str, Any]:
     return {"scaler": content.get("scaler_state") or present["scaler"], "seed": content.get("seed", present["seed"])}
 
 
-def _apply(trainer: Run, model_state: Any, opt_state: Any, engine_states: Any) -> None:
-    trainer.engine.load_model_state(trainer.model, model_state)
-    trainer.opt.load_state_dict(opt_state)
-    trainer.engine.load_state_dict(engine_states)
+def plain_history(progress: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    """The metrics of finished epochs, a list for each name of both stages.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found = {stage: progress.get(stage, {}) for stage in ("train", "val")}
+    lists = [values for names in found.values() if isinstance(names, Mapping) for values in names.values()]
+    if not all(isinstance(names, Mapping) for names in found.values()) or not all(
+        isinstance(values, list) for values in lists
+    ):
+        raise ValueError("its 'progress' must hold a list for each metric of 'train' and 'val'")
+    return {stage: {name: list(values) for name, values in names.items()} for stage, names in found.items()}
+
+
+def own_generators(trainer: Run, states: list[Any]) -> Any:
+    """This rank's generator states; None where the file has none for it.
+
+    Raises:
+        ValueError: they are no states of generators.
+    """
+    if len(states) != trainer.engine.world_size:
+        return None
+    return checked_generators(states[trainer.engine.rank])
+
+
+def checked_generators(state: Any) -> Any:
+    """States of generators that can be put back, shown by doing it.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    present = rng_state()
+    try:
+        load_rng_state(state)
+    except Exception as error:  # python, numpy and torch have many errors for what is no state
+        raise ValueError(f"its 'rng_state' holds no states of generators: {error}") from error
+    finally:
+        load_rng_state(present)
+    return state
 
 
 def restore_monitors(monitors: list[CheckCallback], content: Mapping[str, Any], path: Path) -> None:
@@ -147,6 +248,8 @@ def restore_monitors(monitors: list[CheckCallback], content: Mapping[str, Any], 
         saved = [
             {**each.identity(), "best_value": content.get("best_value"), "worse_times": 0} for each in monitors[:1]
         ]
+    if not all(isinstance(state, Mapping) for state in saved):
+        raise ValueError("its 'monitors' must be dictionaries")
     left = list(saved)
     for monitor in monitors:
         for state in left:
@@ -165,6 +268,8 @@ def others(trainer: Run) -> list[Callback]:
 def restore_callbacks(trainer: Run, content: Mapping[str, Any]) -> None:
     """Gives each callback the state that the first one of its kind left; those that are new begin anew."""
     left = list(content.get("callbacks", []))
+    if not all(isinstance(saved, (list, tuple)) and len(saved) == 2 for saved in left):
+        raise ValueError("its 'callbacks' must be pairs of a name and a state")
     for callback in others(trainer):
         for saved in left:
             if saved[0] == type(callback).__name__:
@@ -185,38 +290,26 @@ def own_position(trainer: Run, position: Any) -> Any:
 
     Raises:
         CheckpointError: other ranks were at work: what each had read cannot be shared out anew.
+        ValueError: it has another form.
     """
     if position is None:
         return None
+    lists = ("start", "totals", "loader")
+    if not isinstance(position, Mapping) or not all(isinstance(position.get(name), list) for name in lists):
+        raise ValueError(f"its 'position' must be a dictionary with lists {list(lists)}")
+    numbers = [position.get(name) for name in ("task", "batches")]
+    if not all(isinstance(each, int) and each >= 0 for each in numbers):
+        raise ValueError(f"its 'position' must hold a task and a number of batches, got {numbers}")
+    if not isinstance(position.get("finished"), Mapping):
+        raise ValueError("its 'position' must hold the metrics of finished tasks")
     ranks = trainer.engine.world_size
-    if len(position["start"]) != ranks:
+    if len({len(position[name]) for name in lists}) > 1 or len(position["start"]) != ranks:
         raise CheckpointError(
             f"a checkpoint within an epoch of {len(position['start'])} processes goes on with as many, "
             f"not with {ranks}; use one from an epoch's end"
         )
-    own = {name: position[name][trainer.engine.rank] for name in ("start", "totals", "loader")}
+    own = {name: position[name][trainer.engine.rank] for name in lists}
+    if not isinstance(own["start"], Mapping) or not isinstance(own["start"].get("loader"), list):
+        raise ValueError("its 'position' must hold the states at the epoch's start")
+    checked_generators(own["start"].get("rng"))
     return {**position, **own}
-
-
-def newest(trainer: Run, monitors: list[CheckCallback], run: str | None) -> Path | None:
-    """The newest checkpoint in the folders of all monitors, the same on all ranks.
-
-    Args:
-        trainer: whose ranks.
-        monitors: their folders are searched.
-        run: a run's name; None searches all runs.
-    """
-    found: list[tuple[int, str]] = []
-    if trainer.main_process:
-        for folder in dict.fromkeys(Path(each.ckpt_dir) for each in monitors):
-            runs: Iterable[Path] = folder.iterdir() if run is None and folder.is_dir() else [folder / str(run)]
-            for file in [file for each in runs for file in each.glob("checkpoint*.ckpt")]:
-                found.append((file.stat().st_mtime_ns, str(file)))
-    chosen = trainer.engine.broadcast_object(max(found)[1] if found else None)
-    return None if chosen is None else Path(chosen)
-
-
-def apply_rng(state: Any) -> None:
-    """Puts the generators where they were when the checkpoint was written."""
-    if state is not None:
-        load_rng_state(state)

@@ -37,7 +37,7 @@ class StepSaver:
         for monitor, due in self._due.items():
             if step >= due and self._trainer.engine.is_between_windows:
                 self._due[monitor] = next_multiple(step, monitor.every_n_steps)
-                self._trainer.save_step(monitor, self.position(index + 1))
+                self._trainer.checkpointer.save_step(monitor, self.position(index + 1))
 
     def position(self, batches: int) -> dict[str, Any]:
         """Where the epoch stands, as a checkpoint keeps it."""
@@ -45,7 +45,7 @@ class StepSaver:
         return {
             "task": next(i for i, each in enumerate(self._trainer.train_tasks) if each is self._task),
             "batches": batches,
-            "finished": dict(self._trainer.finished_tasks),
+            "finished": dict(self._trainer.checkpointer.finished_metrics),
             "start": gather(self._task.start_states),
             "totals": gather(self._collector.state_dict()),
             "loader": gather(self._task.loader(self._trainer, True).state()),

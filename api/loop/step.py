@@ -8,7 +8,7 @@ from typing import Any, Callable, ContextManager, Iterator, Sequence
 
 import torch
 
-from deepepochs.engine import Engine, describe
+from deepepochs.engine import Engine, describe, unwrap
 
 from ..aggregation.collector import Collector
 from ..aggregation.patches import ValuePatch, detach
@@ -237,7 +237,7 @@ def model_loss(model_out: Any, batch_y: Any) -> Any:
 def loss_of_output(loss_fn: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """A loss function for batches without label: called with the output alone if it takes no second argument."""
     try:
-        inspect.signature(loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn).bind(None, None)
+        inspect.signature(unwrap(loss_fn).forward if isinstance(loss_fn, torch.nn.Module) else loss_fn).bind(None, None)
     except TypeError:
         return lambda model_out, batch_y: loss_fn(model_out)
     except ValueError:  # builtins may have no signature

@@ -16,11 +16,10 @@ from ..checkpoints.mid_epoch import load_start_states, start_states
 from ..protocols import Run
 from .splitting import sizer, splitter
 from .step import Step
+from .step_tools import StepTools
 
-DEFAULT_STEPS = ("train_step", "evaluate_step")
 
-
-class EpochTask:
+class EpochTask(StepTools):
     """A loader with its metrics and step arguments: what a stage runs once an epoch.
 
     Subclasses may define `step`, `train_step`, `val_step`, `test_step` or `evaluate_step`, each with the signature
@@ -98,19 +97,8 @@ class EpochTask:
             raise RuntimeError("loss(), optimize() and do_metric() work in step methods, while fit() or test() runs")
         return self._step
 
-    def loss(
-        self, model_out: Any, batch_y: Any, loss_adjust: float = 1.0, do_optimize: bool = True, do_metric: bool = True
-    ) -> Any:
-        """Computes the loss, in training also gradients and update; see `Step.loss`."""
-        return self.running.loss(model_out, batch_y, loss_adjust, do_optimize, do_metric)
-
-    def optimize(self, optimize_index: int | None = None) -> None:
-        """Updates the parameters with one optimizer or all (None), if the accumulation window ends here."""
-        self.running.optimize(optimize_index)
-
-    def do_metric(self, loss: Any = None, model_out: Any = None, batch_y: Any = None) -> None:
-        """Hands a whole batch's loss, output and label over to the metrics."""
-        self.running.do_metric(loss, model_out, batch_y)
+    def _tools(self) -> Step:
+        return self.running
 
     def no_sync(self) -> ContextManager[None]:
         """The context for parts of a batch that are not its last; nothing in one process."""
@@ -203,12 +191,14 @@ class EpochTask:
     def _open(self, trainer: Run, stage: str, batches: Loader, position: Any) -> tuple[int, Iterable[Any]]:
         """Where the pass begins, and the batches from there on."""
         if position is None:
-            if stage == "train" and trainer.saves_steps:
+            if stage == "train" and trainer.checkpointer.saves_steps:
                 self.start_states = start_states(self)
             return 0, batches
         self.start_states = position["start"]
         load_start_states(self, self.start_states)
-        return position["batches"], batches.resumed(position["batches"], trainer.restore_generators, position["loader"])
+        return position["batches"], batches.resumed(
+            position["batches"], trainer.checkpointer.restore_generators, position["loader"]
+        )
 
     def _loop(self, trainer: Run, stage: str, step: Step, batches: Loader, source: Iterable[Any], begin: int) -> int:
         """THE loop: every batch's way through split, step and metrics.
@@ -225,7 +215,7 @@ class EpochTask:
         before = trainer.callbacks.listeners(f"before_{stage}_batch")
         after = trainer.callbacks.listeners(f"after_{stage}_batch")
         accumulate = trainer.engine.accumulate if is_training else None
-        watch = trainer.watcher(self, step.collector) if is_training else None
+        watch = trainer.checkpointer.watcher(self, step.collector) if is_training else None
         is_counted = batches.counts_samples and self._infers_size and trainer.engine.world_size > 1
         index = begin - 1
         for index, batch in enumerate(source, begin):

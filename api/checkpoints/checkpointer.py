@@ -1,0 +1,162 @@
+"""Checkpointer: when a trainer's checkpoints are written and read, and what waits for the next fit."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from typing import Any, Callable, Iterator, Sequence
+
+from deepepochs.engine import CheckpointError, Stopper, load_rng_state, save_file
+
+from ..callbacks import CheckCallback
+from ..exceptions import StopLoopException
+from .content import collect, model_states, read, restore
+from .files import newest
+from .mid_epoch import StepSaver
+
+
+class Checkpointer:
+    """Saves and restores a trainer's whole state.
+
+    Args:
+        trainer: whose state; its file comes after this one.
+        monitors: its CheckCallbacks, in the order of their declaration.
+
+    Attributes:
+        monitors: the same.
+        position: where within an epoch a loaded checkpoint goes on; None at an epoch's beginning.
+        rng_state: this rank's generators as a loaded checkpoint has them; None once they are put back.
+        generator_states: those of the training loaders' own generators, a list for each task.
+        finished_metrics: metrics of the training tasks that the present epoch has finished.
+        stopper: tells whether a signal asks to stop; None where none can.
+    """
+
+    def __init__(self, trainer: Any, monitors: list[CheckCallback]) -> None:
+        self._trainer = trainer
+        self.monitors = monitors
+        self.position: Any = None
+        self.rng_state: Any = None
+        self.generator_states: list[Any] = []
+        self.finished_metrics: dict[str, Any] = {}
+        self.stopper: Stopper | None = None
+        self._requests: list[CheckCallback] = []
+
+    # ---- saving
+
+    def request(self, monitor: CheckCallback) -> None:
+        """Asks for a checkpoint by a monitor once all callbacks have finished the epoch."""
+        self._requests.append(monitor)
+
+    def save_requested(self) -> None:
+        """Writes the checkpoints that were asked for; they hold the states of all monitors."""
+        requests, self._requests = self._requests, []
+        for monitor in requests:
+            path = monitor.path(self._trainer)
+            content = collect(self._trainer, self.monitors, path)
+            if self._trainer.main_process:
+                save_file(path, content)
+            monitor.found = path
+
+    @property
+    def saves_steps(self) -> bool:
+        """Whether checkpoints are written within epochs."""
+        return any(each.every_n_steps or each.on_sigterm for each in self.monitors)
+
+    def save_step(self, monitor: CheckCallback, position: dict[str, Any] | None) -> None:
+        """Writes a monitor's checkpoint within an epoch; every rank calls it."""
+        path = monitor.step_path(self._trainer)
+        content = collect(self._trainer, self.monitors, path, position)
+        if self._trainer.main_process:
+            save_file(path, content)
+
+    def watcher(self, task: Any, collector: Any) -> Callable[[int], None] | None:
+        """What is to be called after each training batch with its index; None where nothing is."""
+        saver = StepSaver(self._trainer, task, collector, [each for each in self.monitors if each.every_n_steps])
+        stopper = self.stopper
+        if stopper is None:
+            return saver.after_batch if saver.is_needed else None
+
+        def watch(index: int) -> None:
+            if saver.is_needed:
+                saver.after_batch(index)
+            if stopper.is_terminated() and index + 1 != task.length:  # at its end the epoch's own end comes next
+                self.end_terminated(saver.position(index + 1))
+
+        return watch
+
+    def end_terminated(self, position: dict[str, Any] | None) -> None:
+        """Saves and stops, as SIGTERM asks for."""
+        for monitor in [each for each in self.monitors if each.on_sigterm][:1]:
+            self.save_step(monitor, position)
+        raise StopLoopException("SIGTERM: the state is saved, training stops")
+
+    # ---- restoring
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Puts a file's content into the trainer.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, unsafe, or does not fit; the trainer is as before.
+        """
+        restore(self._trainer, self, read(self._trainer, path), path)
+
+    def resume(self, wanted: bool | int | str, tasks: Sequence[Any]) -> None:
+        """Loads the checkpoint that the trainer's argument `resume` names.
+
+        Args:
+            wanted: False, True, or a run's id.
+            tasks: those of the present fit.
+        """
+        if wanted is False:
+            return
+        if not self.monitors:
+            raise ValueError("`resume` needs a CheckCallback among the callbacks: its `ckpt_dir` says where to look")
+        path = newest(self._trainer, self.monitors, None if wanted is True else str(wanted))
+        if path is not None:
+            self._trainer.load_checkpoint(path)
+            for task in tasks:
+                task.renew_loaders(self._trainer)
+        elif wanted is True:
+            self._trainer.print("there is no checkpoint to resume: training starts from scratch")
+        else:
+            folders = sorted({each.ckpt_dir for each in self.monitors})
+            raise CheckpointError(f"the run {wanted!r} to resume has no checkpoint in {folders}")
+
+    def take_position(self) -> Any:
+        """Where within an epoch the next training stage goes on, once; None for an epoch's beginning."""
+        position, self.position = self.position, None
+        return position
+
+    def restore_generators(self) -> None:
+        """Puts all generators where they were when the loaded checkpoint was written."""
+        if self.rng_state is not None:
+            load_rng_state(self.rng_state)
+        for task, states in zip(self._trainer.train_tasks, self.generator_states):
+            task.load_generator_states(states)
+        self.rng_state, self.generator_states = None, []
+
+    @contextlib.contextmanager
+    def best_weights(self) -> Iterator[None]:
+        """The weights of the first monitor's file that exists, given back at the end; else the present ones.
+
+        Raises:
+            CheckpointError: the file cannot be read, or is of another model.
+        """
+        trainer = self._trainer
+        paths = [str(path) for path in (each.existing(trainer) for each in self.monitors) if path is not None]
+        path = trainer.engine.broadcast_object(paths[0] if paths else None)
+        if path is None:
+            yield
+            return
+        content = read(trainer, path)
+        present = copy.deepcopy(model_states(trainer))
+        trainer.print(f"testing with the weights of {path}")
+        try:
+            try:
+                trainer.load_model_states(content)
+            except Exception as error:  # torch and a model's own loading have many errors for what does not fit
+                raise CheckpointError(f"the weights in {path!r} do not fit this model: {error}") from error
+            yield
+        finally:
+            trainer.load_model_states(present)
