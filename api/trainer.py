@@ -18,8 +18,7 @@ from .checkpoints.checkpointer import Checkpointer
 from .loop.fit import FitLoop, run_stage
 from .loop.prediction import predict
 from .loop.splitting import call_model
-from .loop.step import Step
-from .loop.step_tools import StepTools
+from .loop.step import Step, StepTools
 from .loop.task import EpochTask
 from .losses import prepare_loss
 from .optimizer import as_optimizers, check_parameters
@@ -120,8 +119,8 @@ class TrainerBase(StepTools):
     # ---- for step methods
 
     def _tools(self) -> Step:
-        tools: Step = self.current_task.running
-        return tools
+        tools: Step | None = self.current_task.stage_step
+        return self.current_task.running if tools is None else tools
 
     def no_sync(self) -> ContextManager[None]:
         """The context for parts of a batch that are not its last; nothing in one process."""

@@ -15,8 +15,7 @@ from ..aggregation.patches import detach
 from ..checkpoints.mid_epoch import load_start_states, start_states
 from ..protocols import Run
 from .splitting import sizer, splitter
-from .step import Step
-from .step_tools import StepTools
+from .step import Step, StepTools
 
 
 class EpochTask(StepTools):
@@ -50,7 +49,7 @@ class EpochTask(StepTools):
         self._size = sizer(batch_size)
         self._infers_size = batch_size is None
         self._loaders: dict[tuple[int, bool], Loader] = {}
-        self._step: Step | None = None
+        self.stage_step: Step | None = None
         self.start_states: dict[str, Any] = {}
         self.length: int | None = None  # batches of this rank in the present pass, where that is known
 
@@ -84,7 +83,7 @@ class EpochTask(StepTools):
     @property
     def is_running(self) -> bool:
         """Whether a stage runs over this task."""
-        return self._step is not None
+        return self.stage_step is not None
 
     @property
     def running(self) -> Step:
@@ -93,12 +92,12 @@ class EpochTask(StepTools):
         Raises:
             RuntimeError: none does.
         """
-        if self._step is None:
-            raise RuntimeError("loss(), optimize() and do_metric() work in step methods, while fit() or test() runs")
-        return self._step
+        return self._tools()
 
     def _tools(self) -> Step:
-        return self.running
+        if self.stage_step is None:
+            raise RuntimeError("loss(), optimize() and do_metric() work in step methods, while fit() or test() runs")
+        return self.stage_step
 
     def no_sync(self) -> ContextManager[None]:
         """The context for parts of a batch that are not its last; nothing in one process."""
@@ -166,7 +165,7 @@ class EpochTask(StepTools):
         collector = Collector(combine(self.metrics, metrics), trainer.metric_patch, trainer.engine.device)
         if position is not None:
             collector.load_state_dict(position["totals"])
-        step = self._step = Step(trainer, self, stage, collector, self.do_loss)
+        step = self.stage_step = Step(trainer, self, stage, collector, self.do_loss)
         listeners = trainer.callbacks.listeners
         try:
             with contextlib.ExitStack() as stack:
@@ -182,7 +181,7 @@ class EpochTask(StepTools):
                     raise ValueError(f"the {stage} loader gave no batch: it is empty; give it data or leave it out")
                 values = collector.values(trainer.engine)
         finally:
-            self._step = None
+            self.stage_step = None
         plain = {name: plain_value(name, value) for name, value in values.items()}
         for listener in listeners(f"after_{stage}_epoch"):
             listener(trainer=trainer, task=self, metrics=plain)
