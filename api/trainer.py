@@ -261,7 +261,6 @@ class TrainerBase(StepTools):
             CheckpointError: the file is missing, damaged, unsafe, or does not fit; the trainer is as before.
         """
         self.checkpointer.load(ckpt_path)
-        self.print(f"loaded the checkpoint {ckpt_path} of epoch {self.init_epoch}")
         return self
 
     def load_model_states(self, states: Mapping[str, Any]) -> None:

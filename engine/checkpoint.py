@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import stat
+import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import numpy
 import torch
+
+from .atomic import replaced
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -53,31 +57,28 @@ def write_file(path: str | os.PathLike[str], content: Any) -> None:
         CheckpointError: the file cannot be written; the old file stays.
     """
     path = Path(path)
-    part = path.with_name(path.name + ".part")  # one name, so that the next save clears what a killed one left
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as file:
+        with replaced(path) as file, _checksums():
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise CheckpointError(
-            f"the checkpoint {str(path)!r} cannot be written ({error}); the old file is unchanged"
-        ) from error
+        old = "the old file is unchanged" if os.path.lexists(path) else "there was no file before"
+        raise CheckpointError(f"the checkpoint {str(path)!r} cannot be written ({error}); {old}") from error
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename last; where folders cannot be opened, as on Windows, the system does that by itself."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+@contextlib.contextmanager
+def _checksums() -> Iterator[None]:
+    """Torch writes checksums, whatever the process has chosen for other files."""
+    choose = getattr(torch.serialization, "set_crc32_options", None)
+    if choose is None:  # before torch 2.6 it always does
+        yield
+        return
+    before = torch.serialization.get_crc32_options()
+    choose(True)
+    try:
+        yield
+    finally:
+        choose(before)
 
 
 def load_file(path: str | os.PathLike[str]) -> Any:
@@ -115,17 +116,40 @@ def read_file(path: str | os.PathLike[str], runs_code: bool = False) -> Any:
         CheckpointError: it is damaged.
     """
     path = Path(path)
-    if not path.is_file():
-        raise MissingCheckpoint(f"there is no checkpoint {str(path)!r}")
     try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        hint = " (it is a link to nowhere)" if path.is_symlink() else ""
+        raise MissingCheckpoint(f"there is no checkpoint {str(path)!r}{hint}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint {str(path)!r} cannot be read ({error})") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"the checkpoint {str(path)!r} is no file")
+    try:
+        check_sums(path)
         return torch.load(path, map_location="cpu", weights_only=not runs_code)
     except pickle.UnpicklingError as error:
         raise UnsafeCheckpoint(
             f"the checkpoint {str(path)!r} holds more than tensors and plain values: loading it could run code, "
             f"so it is refused, or it is damaged ({str(error).splitlines()[0]})"
         ) from error
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint {str(path)!r} cannot be read ({error})") from error
     except Exception as error:  # torch has many errors for bytes that are no file of its own
         raise damaged(path, error) from error
+
+
+def check_sums(path: Path) -> None:
+    """Compares each part of an archive with its checksum; torch does not when it loads one.
+
+    Raises:
+        ValueError: one differs.
+    """
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            wrong = archive.testzip()
+        if wrong is not None:
+            raise ValueError(f"the checksum of its part {wrong!r} differs")
 
 
 def damaged(path: str | os.PathLike[str], error: Exception) -> CheckpointError:
@@ -165,15 +189,27 @@ def encode(content: Any, place: str) -> Any:
     )
 
 
-def decode(content: Any) -> Any:
-    """What `encode` was given."""
+def decode(content: Any, known: dict[int, Any] | None = None) -> Any:
+    """What `encode` was given.
+
+    Args:
+        content: from a file.
+        known: what was decoded already, by the identity of its source: what stands in several places is read once.
+    """
+    if not isinstance(content, (dict, list, tuple)):
+        return content
+    known = {} if known is None else known
+    if id(content) not in known:
+        known[id(content)] = _decode_container(content, known)
+    return known[id(content)]
+
+
+def _decode_container(content: Any, known: dict[int, Any]) -> Any:
     if isinstance(content, dict):
         if "__numpy__" in content:
             return content["__numpy__"].numpy().reshape(content["shape"])
         if "__counter__" in content:
             return Counter(dict(content["__counter__"]))
-        return {key: decode(value) for key, value in content.items()}
-    if isinstance(content, (list, tuple)):
-        items = [decode(value) for value in content]
-        return tuple(items) if isinstance(content, tuple) else items
-    return content
+        return {key: decode(value, known) for key, value in content.items()}
+    items = [decode(value, known) for value in content]
+    return tuple(items) if isinstance(content, tuple) else items

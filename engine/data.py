@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
@@ -109,20 +109,29 @@ class Loader:
             return None
         return self.loader.state_dict() if self._state_before is None else self._state_before
 
-    def resumed(self, skip: int, when_drawn: Callable[[], None], state: Any = None) -> Iterator[Any]:
+    def resumed(
+        self,
+        skip: int,
+        when_drawn: Callable[[], None],
+        state: Any = None,
+        noted: Sequence[tuple[torch.Generator, torch.Tensor]] = (),
+    ) -> Iterator[Any]:
         """One pass that begins later, without reading what it leaves out where the loader's indices are known.
 
         Args:
             skip: how many batches to leave out.
             when_drawn: called when everything that decides the order has been drawn.
             state: from `state`, for a loader that goes on by itself.
+            noted: the loader's own generators with the states they had when the pass was left.
         """
         self._begin_epoch()
         if state is None:
-            source = remaining(self.loader, skip)
+            source = remaining(self.loader, skip, noted)
         else:
             self.loader.load_state_dict(state)
             source = iter(self.loader)
+            for generator, noted_state in noted:
+                generator.set_state(noted_state)
         when_drawn()
         return self._choose_pass(source, skip)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
 import torch
 from torch.utils.data import (
@@ -147,7 +147,7 @@ def rebuild(loader: Any, dataset: Any, sampler: Any, batch_size: int | None, dro
     )
 
 
-def remaining(loader: Any, skip: int) -> Iterator[Any]:
+def remaining(loader: Any, skip: int, noted: Sequence[tuple[torch.Generator, torch.Tensor]] = ()) -> Iterator[Any]:
     """Iterates a loader from a later batch on.
 
     Where the loader's indices are known, those of the skipped batches are drawn, so that the order is the same, and
@@ -156,18 +156,37 @@ def remaining(loader: Any, skip: int) -> Iterator[Any]:
     Args:
         loader: any loader.
         skip: how many batches to leave out.
+        noted: generators with the states they had when the pass was left. One that only the loader draws from stays
+            where the pass's end leaves it (a RandomSampler draws after its last index, too); any other gets its state.
     """
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
         source: Iterator[Any] = iter(loader)
         for _ in range(skip):
             next(source, None)
+        _set_states(noted)
         return source
     torch.empty((), dtype=torch.int64).random_(generator=loader.generator)  # the workers' seed comes before the order
     batched = loader.batch_sampler is not None
-    indices: Any = loader.batch_sampler if batched else loader.sampler
-    rest = list(itertools.islice(iter(indices), skip, None))
+    drawn: Any = loader.batch_sampler if batched else loader.sampler
+    indices = iter(drawn)
+    for _ in range(skip):
+        next(indices, None)
+    rest: list[Any] = []
+    strangers = [(generator, state) for generator, state in noted if not torch.equal(generator.get_state(), state)]
+    for batch in indices:
+        rest.append(batch)
+        strangers = [each for each in strangers if not torch.equal(each[0].get_state(), each[1])]
+    strangers = [each for each in strangers if not torch.equal(each[0].get_state(), each[1])]
+    own = [(generator, generator.get_state()) for generator, _ in noted]
     options: dict[str, Any] = {"batch_sampler": rest} if batched else {"sampler": rest, "batch_size": None}
-    return iter(DataLoader(loader.dataset, generator=loader.generator, **options, **kept_options(loader)))
+    source = iter(DataLoader(loader.dataset, generator=loader.generator, **options, **kept_options(loader)))
+    _set_states([*own, *strangers])
+    return source
+
+
+def _set_states(states: Iterable[tuple[torch.Generator, torch.Tensor]]) -> None:
+    for generator, state in states:
+        generator.set_state(state)
 
 
 def kept_options(loader: Any) -> dict[str, Any]:

@@ -93,13 +93,18 @@ class Checkpointer:
 
     # ---- restoring
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, path: str | os.PathLike[str], tasks: Sequence[Any] | None = None) -> None:
         """Puts a file's content into the trainer.
+
+        Args:
+            path: the file.
+            tasks: the training tasks of the present fit, if there is one: the file must be of the same.
 
         Raises:
             CheckpointError: the file is missing, damaged, unsafe, or does not fit; the trainer is as before.
         """
-        restore(self._trainer, self, read(self._trainer, path), path)
+        restore(self._trainer, self, read(self._trainer, path), path, tasks)
+        self._trainer.print(f"loaded the checkpoint {path} of epoch {self._trainer.init_epoch}")
 
     def resume(self, wanted: bool | int | str, tasks: Sequence[Any]) -> None:
         """Loads the checkpoint that the trainer's argument `resume` names.
@@ -114,7 +119,7 @@ class Checkpointer:
             raise ValueError("`resume` needs a CheckCallback among the callbacks: its `ckpt_dir` says where to look")
         path = newest(self._trainer, self.monitors, None if wanted is True else str(wanted))
         if path is not None:
-            self._trainer.load_checkpoint(path)
+            self.load(path, self._trainer.train_tasks)
             for task in tasks:
                 task.renew_loaders(self._trainer)
         elif wanted is True:
@@ -135,6 +140,25 @@ class Checkpointer:
         for task, states in zip(self._trainer.train_tasks, self.generator_states):
             task.load_generator_states(states)
         self.rng_state, self.generator_states = None, []
+
+    def take_generator_states(self, task: Any) -> list[Any]:
+        """The generators of a task's loader with the states that the loaded checkpoint has for them.
+
+        They are not for `restore_generators` then, under whichever task they stand: the pass that goes on knows better
+        where they come out.
+        """
+        index = next(number for number, each in enumerate(self._trainer.train_tasks) if each is task)
+        pairs = [
+            each.noted_generators(states) for each, states in zip(self._trainer.train_tasks, self.generator_states)
+        ]
+        if index >= len(pairs):
+            return []
+        own = pairs[index]
+        for other, found in enumerate(pairs):
+            taken = [any(generator is each for each, _ in own) for generator, _ in found]
+            if any(taken):
+                self.generator_states[other] = []
+        return own  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def best_weights(self) -> Iterator[None]:

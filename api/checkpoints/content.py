@@ -14,6 +14,7 @@ from deepepochs.engine import CheckpointError, load_file, load_rng_state, rng_st
 from ..callbacks import Callback, CheckCallback
 from ..protocols import Run
 from ..version import __version__
+from .mid_epoch import check_reading
 
 FORMAT_VERSION = 1
 NEEDED = ("model_state", "opt_state", "epoch")
@@ -122,7 +123,9 @@ def checked(content: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
-def restore(trainer: Run, checkpointer: Any, content: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def restore(
+    trainer: Run, checkpointer: Any, content: dict[str, Any], path: str | os.PathLike[str], tasks: Any = None
+) -> None:
     """Puts a checkpoint's content into a trainer: all of it, or nothing.
 
     Args:
@@ -130,6 +133,7 @@ def restore(trainer: Run, checkpointer: Any, content: dict[str, Any], path: str 
         checkpointer: the trainer's, which keeps what the next fit needs.
         content: from `read`.
         path: where it was read.
+        tasks: the training tasks that go on with it, if they are known.
 
     Raises:
         CheckpointError: something in it does not fit; the trainer is as before.
@@ -137,6 +141,8 @@ def restore(trainer: Run, checkpointer: Any, content: dict[str, Any], path: str 
     before = _snapshot(trainer, checkpointer)
     failure: Exception | None = None
     try:
+        if tasks is not None:
+            check_reading(content.get("position"), tasks)
         _apply(trainer, checkpointer, content, Path(path))
     except Exception as error:  # torch, optimizers and callbacks have many errors for what does not fit
         failure = error

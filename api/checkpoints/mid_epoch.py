@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
-from deepepochs.engine import load_rng_state, rng_state
+from deepepochs.engine import CheckpointError, load_rng_state, rng_state, sized
 
 from ..aggregation.collector import Collector
 
@@ -45,6 +45,7 @@ class StepSaver:
         return {
             "task": next(i for i, each in enumerate(self._trainer.train_tasks) if each is self._task),
             "batches": batches,
+            "order": reading_orders(self._trainer.train_tasks),
             "finished": dict(self._trainer.checkpointer.finished_metrics),
             "start": gather(self._task.start_states),
             "totals": gather(self._collector.state_dict()),
@@ -66,3 +67,49 @@ def load_start_states(task: Any, states: dict[str, Any]) -> None:
     """Puts back what `start_states` gave."""
     load_rng_state(states["rng"])
     task.load_generator_states(states["loader"])
+
+
+def reading_orders(tasks: Sequence[Any]) -> list[dict[str, Any]]:
+    """What decides which samples each batch of the tasks' loaders holds, besides the generators."""
+    return [reading_order(task.dataloader) for task in tasks]
+
+
+def reading_order(loader: Any) -> dict[str, Any]:
+    """The same of one loader: plain values, by the names that a user gave or can look up."""
+    loader = getattr(loader, "loader", loader)  # as the engine prepared it
+    found: dict[str, Any] = {"batches": sized(loader)}
+    for name in ("batch_size", "drop_last"):
+        value = getattr(loader, name, None)
+        if value is None or isinstance(value, (bool, int)):
+            found[name] = value
+    found["samples"] = sized(getattr(loader, "dataset", None))
+    found["sampler"] = type(getattr(loader, "sampler", None)).__name__
+    return found
+
+
+def check_reading(position: Mapping[str, Any] | None, tasks: Sequence[Any]) -> None:
+    """Refuses to go on within an epoch with loaders that read in another order: samples would be lost or read twice.
+
+    Args:
+        position: where the epoch stands; None at its beginning, where other loaders do no harm.
+        tasks: the training tasks of the present fit.
+
+    Raises:
+        CheckpointError: the number of tasks differs, or the loader of one that is not finished.
+    """
+    before = None if position is None else position.get("order")
+    if position is None or before is None:  # an older file does not say
+        return
+    if len(before) != len(tasks):
+        raise CheckpointError(
+            f"the checkpoint lies within an epoch of {len(before)} training tasks, this fit has {len(tasks)}; "
+            "give the same ones, or use a checkpoint from an epoch's end"
+        )
+    for index, (old, new) in enumerate(zip(before, reading_orders(tasks))):
+        changed = [f"{name} {old.get(name)} -> {new.get(name)}" for name in new if old.get(name) != new.get(name)]
+        if index >= position["task"] and changed:
+            raise CheckpointError(
+                f"the checkpoint lies within an epoch, and the loader of training task {index} reads otherwise now "
+                f"({', '.join(changed)}): samples would be left out or read twice; give the same loader, or use a "
+                "checkpoint from an epoch's end"
+            )

@@ -6,6 +6,7 @@ from typing import Any, Sequence
 
 from deepepochs.engine import confirm_stop, signals_noted
 
+from ..checkpoints.mid_epoch import check_reading
 from ..exceptions import StopLoopException
 from ..history import History
 from .task import EpochTask
@@ -37,6 +38,7 @@ class FitLoop:
                 trainer.trigger("before_fit", epochs=trainer.max_epochs)
                 wanted, trainer.resume = trainer.resume, False
                 saves.resume(wanted, [*self._train, *self._val])
+                check_reading(saves.position, self._train)
                 trainer.equalise()
                 if saves.position is None:
                     saves.restore_generators()

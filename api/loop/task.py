@@ -134,9 +134,13 @@ class EpochTask(StepTools):
         """The states of the loader's own generators, for a checkpoint."""
         return [each.get_state() for each in self._generators()]
 
+    def noted_generators(self, states: list[torch.Tensor]) -> list[tuple[torch.Generator, torch.Tensor]]:
+        """The loader's own generators, each with the state that a checkpoint has for it."""
+        return list(zip(self._generators(), states))
+
     def load_generator_states(self, states: list[torch.Tensor]) -> None:
         """Restores what `generator_states` gave."""
-        for generator, state in zip(self._generators(), states):
+        for generator, state in self.noted_generators(states):
             generator.set_state(state)
 
     def renew_loaders(self, trainer: Run) -> None:
@@ -195,8 +199,10 @@ class EpochTask(StepTools):
             return 0, batches
         self.start_states = position["start"]
         load_start_states(self, self.start_states)
+        saves = trainer.checkpointer
+        noted = saves.take_generator_states(self)
         return position["batches"], batches.resumed(
-            position["batches"], trainer.checkpointer.restore_generators, position["loader"]
+            position["batches"], saves.restore_generators, position["loader"], noted
         )
 
     def _loop(self, trainer: Run, stage: str, step: Step, batches: Loader, source: Iterable[Any], begin: int) -> int:
