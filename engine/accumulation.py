@@ -8,6 +8,7 @@ left in the gradients is corrected before the last backward, if it differs.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable
 
 import torch
@@ -26,6 +27,8 @@ class Window:
     Attributes:
         closes: the present micro-batch is the window's last: synchronise and step.
         ended: the loader has no batch after the present one.
+        is_trained: the present micro-batch had a backward.
+        trained: how many micro-batches of the window had one.
         remaining: how many batches the loader still has, the present one included, if that is known.
         count: the loader's number of samples in the present batch, if it is equal on all ranks by construction.
     """
@@ -47,6 +50,7 @@ class Window:
         self.ended = False
         self.remaining: int | None = None
         self.count: int | None = None
+        self._reader: Any = None
         self.restart()
 
     def restart(self) -> None:
@@ -54,19 +58,55 @@ class Window:
         self.closes = True
         self.is_open = False
         self.index = 0
+        self.trained = 0
+        self.is_trained = False
         self._total = 0.0
         self._weight = 1.0
         self._wait: Callable[[], float] | None = None
 
-    def begin_pass(self, length: int | None) -> None:
+    def begin_pass(self, reader: Any, length: int | None) -> bool:
         """Starts a pass over a loader: a window that the previous pass left unfinished is dropped.
 
         Args:
+            reader: who reads; the window listens to one at a time, and only to the first of nested ones.
             length: the pass's number of batches, if it is known.
+
+        Returns:
+            Whether the window listens to this one.
         """
+        if self._reader is not None:
+            return False
         if self.index:
+            warnings.warn(
+                f"the previous pass over a loader was left within a window: the gradients of its last {self.index} "
+                "micro-batches are dropped; end a loop between two windows, or pass `last=True` where it ends",
+                stacklevel=4,
+            )
             self._drop()
+        self._reader = reader
         self.ended, self.remaining, self.count = False, length, None
+        return True
+
+    def look_ahead(self, ended: bool, remaining: int | None, count: int | None) -> None:
+        """Notes what the loader knows of the batch that comes next.
+
+        Args:
+            ended: it is the last.
+            remaining: how many there still are, this one included, if that is known.
+            count: its samples, if they are equal on all ranks by construction.
+        """
+        self.ended, self.remaining, self.count = ended, remaining, count
+
+    def abandon(self, reader: Any) -> None:
+        """Drops the window of a reader whose loader has failed."""
+        if self._reader is reader and self.index:
+            self._drop()
+
+    def end_pass(self, reader: Any) -> None:
+        """Ends what `begin_pass` started, if it was this reader's."""
+        if self._reader is reader:
+            self._reader = None
+            self.look_ahead(False, None, None)
 
     def begin(self, n_samples: float | None, last: bool | None) -> None:
         """Opens the next micro-batch.
@@ -75,14 +115,14 @@ class Window:
             n_samples: its weight; None takes the loader's count, or else equal weights.
             last: whether it ends the window; None leaves that to the window's length and the loader's end.
         """
-        agreed = n_samples is None or self._world_size == 1
+        agreed = self._is_agreed = n_samples is None or self._world_size == 1
         samples = float((self.count or 1) if n_samples is None else n_samples)
         if samples < 0:
             raise ValueError(f"`n_samples` must not be negative, got {n_samples}")
         if self.index == 0:
             self._size = min(self.steps, self.remaining or self.steps)
             self._nominal = (samples or 1.0) * self._size
-        self.is_open = True
+        self.is_open, self.is_trained = True, False
         self.index += 1
         self._total += samples
         self._samples = samples
@@ -98,6 +138,9 @@ class Window:
         """The loss with its weight in the window."""
         if not self.is_open:
             raise RuntimeError("backward() outside `with engine.accumulate(...)`: the window cannot weigh this loss")
+        if not self.is_trained:
+            self.is_trained = True
+            self.trained += 1
         if self._wait is not None:
             total = self._wait()
             self._wait = None
@@ -111,6 +154,29 @@ class Window:
             if correction != 1.0:
                 self._rescale(correction)
         self._weight = self._samples * share if self._samples * self._world_size != total else 1.0
+
+    def leave_out(self) -> bool:
+        """Takes the present micro-batch, which had no backward, out of its window.
+
+        Returns:
+            Whether the window ends here with gradients of earlier ones, which are settled now and wait for an update.
+
+        Raises:
+            RuntimeError: other ranks wait for its gradients, or count on its samples.
+        """
+        if self._world_size > 1 and (self.closes or self._is_agreed):
+            raise RuntimeError(
+                f"micro-batch {self.index} of a window had no backward on this rank, and the other ranks count on it; "
+                "on several ranks train each batch, one that is to have no effect with its loss times 0"
+            )
+        settled = self._total
+        self._total -= self._samples
+        self.is_trained = True  # told once
+        if not (self.closes and self.trained):
+            return False
+        if self._total and self._total != settled:  # `begin` has settled them with the samples that are left out now
+            self._rescale(settled / self._total)
+        return True
 
     def end(self) -> None:
         """Closes the micro-batch, and with the last one the window."""

@@ -145,9 +145,7 @@ class Loader:
         place = placer(self._device)
         if self._window is None or (self._window.steps == 1 and self._is_managed):
             return self._pass(loader, place)
-        if self._is_managed:
-            return self._watched_pass(loader, begin, self._window, place)
-        return self._agreed_pass(loader, begin, self._window, place)
+        return self._watched_pass(loader, begin, self._window, place)
 
     def _pass(self, loader: Iterable[Any], place: Callable[[Any], Any]) -> Iterator[Any]:
         for batch in loader:
@@ -156,31 +154,13 @@ class Loader:
     def _watched_pass(
         self, loader: Iterable[Any], begin: int, window: Window, place: Callable[[Any], Any]
     ) -> Iterator[Any]:
-        """Reads one batch ahead, so that the window knows the last one."""
-        length = sized(self.loader)
-        window.begin_pass(None if length is None else max(length - begin, 1))
-        source = iter(loader)
-        batch = next(source, _END)
-        index = begin
-        try:
-            while batch is not _END:
-                self._look_ahead()
-                following = next(source, _END)
-                window.ended = following is _END
-                window.count = self._count(index)
-                yield place(batch)
-                batch = following
-                index += 1
-                window.remaining = None if length is None else max(length - index, 1)
-        finally:
-            window.ended, window.remaining, window.count = False, None, None
+        """Reads one batch ahead, so that the window knows the last one.
 
-    def _agreed_pass(
-        self, loader: Iterable[Any], begin: int, window: Window, place: Callable[[Any], Any]
-    ) -> Iterator[Any]:
-        """The same where the ranks' loaders may differ in length: all stop after the last batch that all have."""
-        length = limit = self._common_length()
-        window.begin_pass(None if length is None else max(length - begin, 1))
+        Where the ranks' loaders may differ in length, all stop after the last batch that all have.
+        """
+        length = sized(self.loader) if self._is_managed else self._common_length()
+        limit = None if self._is_managed else length
+        drives = window.begin_pass(self, None if length is None else max(length - begin, 1))
         source = iter(loader)
         batch = next(source, _END)
         goes_on = self._agree(batch is not _END, length)
@@ -188,16 +168,19 @@ class Loader:
         try:
             while goes_on():
                 self._look_ahead()
-                following = next(source, _END) if index + 1 != limit else _END
+                following = next(source, _END) if limit is None or index + 1 < limit else _END
                 goes_on = self._agree(following is not _END, length)
-                window.ended = not goes_on()
-                window.count = self._count(index)
+                if drives:
+                    remaining = None if length is None else max(length - index, 1)
+                    window.look_ahead(not goes_on(), remaining, self._count(index))
                 yield place(batch)
                 batch = following
                 index += 1
-                window.remaining = None if length is None else max(length - index, 1)
+        except Exception:
+            window.abandon(self)
+            raise
         finally:
-            window.ended, window.remaining, window.count = False, None, None
+            window.end_pass(self)
 
     def _look_ahead(self) -> None:
         """Notes where a stateful loader stands, before a batch is read that the loop does not have yet."""
@@ -211,7 +194,7 @@ class Loader:
 
     def _agree(self, has_batch: bool, length: int | None) -> Callable[[], bool]:
         """Whether all ranks have a batch; asked of them only where a stream's length is unknown."""
-        if length is not None:
+        if length is not None or self._is_managed:
             return lambda: has_batch
         wait = self._processes.sum_later(float(has_batch))
         answers: list[bool] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, ContextManager, Iterable, Mapping, Sequence
+from typing import Any, Callable, ContextManager, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -32,6 +32,9 @@ class Engine:
         seed: makes the order of shuffled loaders a function of (seed, epoch). None: one process leaves it to torch,
             several take torch's seed of rank 0.
 
+    Attributes:
+        when_left_out: updates the parameters where the micro-batch that ends a window had no backward; None refuses.
+
     Raises:
         ValueError: an argument is out of its range, or the device is not there.
         RuntimeError: the environment describes a distributed job only in part.
@@ -56,7 +59,11 @@ class Engine:
         ddp_options: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> None:
-        if not isinstance(gradient_accumulation_steps, int) or gradient_accumulation_steps < 1:
+        if (
+            not isinstance(gradient_accumulation_steps, int)
+            or isinstance(gradient_accumulation_steps, bool)
+            or gradient_accumulation_steps < 1
+        ):
             raise ValueError(
                 "`gradient_accumulation_steps` must be a whole number of at least 1, "
                 f"got {gradient_accumulation_steps!r}"
@@ -90,6 +97,7 @@ class Engine:
         waits = not self._is_single or precision == "fp16"
         self._scope = Scope(self._end_micro_batch if waits else None, self.drop_window)
         self._skipped: set[int] = set()
+        self.when_left_out: Callable[[], None] | None = None
 
     # ---- who and where
 
@@ -379,14 +387,34 @@ class Engine:
                 f"{type(optimizer).__name__} is not prepared: its gradients would miss the window's weights; "
                 "pass it to prepare() first"
             )
+        window = self._window
+        if window.is_open and window.closes and not window.is_trained:
+            window.leave_out()  # this is the update of what earlier micro-batches left
 
     def _end_micro_batch(self) -> None:
+        if self._window.is_open and not self._window.is_trained:
+            self._leave_out()
         if self._window.closes:
             self._precision.update()
             self._skipped.clear()
         self._window.end()
         for replica in self._replicas:
             replica.require_backward_grad_sync = True
+
+    def _leave_out(self) -> None:
+        """A micro-batch that had no backward: what its window holds without it."""
+        try:
+            waits = self._window.leave_out()
+            if waits and self.when_left_out is None:
+                raise RuntimeError(
+                    "the micro-batch that ends the window had no backward and no step(), and gradients of "
+                    f"{self._window.trained} earlier ones wait: call engine.step() in it all the same"
+                )
+        except RuntimeError:
+            self.drop_window()
+            raise
+        if waits and self.when_left_out is not None:
+            self.when_left_out()
 
     def drop_window(self) -> None:
         """Drops what an unfinished window left: gradients, weights and scaling state; finished updates stay."""

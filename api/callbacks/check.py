@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from pathlib import Path
 from typing import Any, Mapping, Sequence
@@ -59,7 +60,8 @@ class CheckCallback(Callback):
             raise ValueError(f"`every_n_steps` must be a whole number of at least 1, got {every_n_steps!r}")
         self.every_n_steps, self.on_sigterm = every_n_steps, on_sigterm
         self.monitor, self.on_stage, self.mode = monitor, on_stage, mode
-        self.patience, self.save_best, self.ckpt_dir = patience, save_best, ckpt_dir
+        self.patience, self.save_best = patience, save_best
+        self.ckpt_dir = os.path.abspath(ckpt_dir)  # whatever the working directory becomes
         self.best_value: float | None = None
         self.worse_times = 0
         self.number = 1  # among the monitors of this folder; the trainer counts them
@@ -119,11 +121,12 @@ class CheckCallback(Callback):
             ) from error
 
     def _judge(self, value: float) -> bool:
-        if math.isnan(value):
+        if not math.isfinite(value):
             if not self._has_warned:
                 self._has_warned = True
+                name = "NaN" if math.isnan(value) else "infinite"
                 warnings.warn(
-                    f"{self.on_stage} {self.monitor} is NaN: it counts as no improvement", UserWarning, stacklevel=2
+                    f"{self.on_stage} {self.monitor} is {name}: it counts as no improvement", UserWarning, stacklevel=2
                 )
             is_better = False
         elif self.best_value is None:
@@ -146,7 +149,12 @@ class CheckCallback(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` gave."""
-        self.best_value, self.worse_times = state["best_value"], state["worse_times"]
+        best_value, worse_times = state["best_value"], state["worse_times"]
+        if best_value is not None and (isinstance(best_value, bool) or not isinstance(best_value, (int, float))):
+            raise ValueError(f"a monitor's best value must be a number, got {best_value!r}")
+        if isinstance(worse_times, bool) or not isinstance(worse_times, int):
+            raise ValueError(f"a monitor's count of epochs must be a whole number, got {worse_times!r}")
+        self.best_value, self.worse_times = best_value, worse_times
 
 
 def number_monitors(callbacks: Sequence[Any]) -> list[CheckCallback]:

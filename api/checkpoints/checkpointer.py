@@ -13,6 +13,7 @@ from ..callbacks import CheckCallback
 from ..exceptions import StopLoopException
 from .content import collect, model_states, read, restore
 from .files import newest
+from .groups import complete_groups
 from .mid_epoch import StepSaver
 
 
@@ -28,6 +29,7 @@ class Checkpointer:
         position: where within an epoch a loaded checkpoint goes on; None at an epoch's beginning.
         rng_state: this rank's generators as a loaded checkpoint has them; None once they are put back.
         generator_states: those of the training loaders' own generators, a list for each task.
+        pending_groups: states of parameter groups that callbacks have yet to add; None for none.
         finished_metrics: metrics of the training tasks that the present epoch has finished.
         stopper: tells whether a signal asks to stop; None where none can.
     """
@@ -38,6 +40,7 @@ class Checkpointer:
         self.position: Any = None
         self.rng_state: Any = None
         self.generator_states: list[Any] = []
+        self.pending_groups: Any = None
         self.finished_metrics: dict[str, Any] = {}
         self.stopper: Stopper | None = None
         self._requests: list[CheckCallback] = []
@@ -132,6 +135,12 @@ class Checkpointer:
         """Where within an epoch the next training stage goes on, once; None for an epoch's beginning."""
         position, self.position = self.position, None
         return position
+
+    def complete_optimizers(self) -> None:
+        """Called when callbacks have had their chance to add parameter groups again: the loaded states of these."""
+        pending, self.pending_groups = self.pending_groups, None
+        if pending is not None:
+            complete_groups(self._trainer, *pending)
 
     def restore_generators(self) -> None:
         """Puts all generators where they were when the loaded checkpoint was written."""

@@ -14,10 +14,12 @@ from deepepochs.engine import CheckpointError, load_file, load_rng_state, rng_st
 from ..callbacks import Callback, CheckCallback
 from ..protocols import Run
 from ..version import __version__
+from .groups import check_groups, grown, held_parameters, of_first_groups
 from .mid_epoch import check_reading
 
 FORMAT_VERSION = 1
 NEEDED = ("model_state", "opt_state", "epoch")
+WAITING = ("generator_states", "position", "rng_state", "pending_groups")  # of a checkpointer, for the next fit
 KINDS: dict[str, Any] = {
     "format_version": int,
     "model_state": Mapping,
@@ -63,6 +65,7 @@ def collect(trainer: Run, monitors: list[CheckCallback], path: Path, position: A
         "world_size": engine.world_size,
         **model_states(trainer),
         "opt_state": trainer.opt.state_dict(),
+        "opt_params": held_parameters(trainer),
         "scaler_state": state["scaler"],
         "seed": state["seed"],
         "epoch": trainer.init_epoch,
@@ -162,7 +165,7 @@ def _apply(trainer: Run, checkpointer: Any, content: dict[str, Any], path: Path)
     generators = own_generators(trainer, content.get("rng_state", []))
     history = plain_history(content.get("progress", {}))
     trainer.load_model_states(content)
-    trainer.opt.load_state_dict(content["opt_state"])
+    checkpointer.pending_groups = load_optimizers(trainer, content)
     trainer.engine.load_state_dict(engine_state(trainer, content))
     trainer.init_epoch = content["epoch"]
     trainer.global_step = content.get("step", 0)
@@ -182,7 +185,7 @@ def _snapshot(trainer: Run, checkpointer: Any) -> dict[str, Any]:
         "trainer": (trainer.init_epoch, trainer.global_step, trainer.history),
         "monitors": [(each.state_dict(), each.found) for each in monitors],
         "callbacks": [copy.deepcopy(each.state_dict()) for each in rest],
-        "checkpointer": (checkpointer.generator_states, checkpointer.position, checkpointer.rng_state),
+        "checkpointer": {name: getattr(checkpointer, name) for name in WAITING},
     }
 
 
@@ -196,7 +199,24 @@ def _put_back(trainer: Run, checkpointer: Any, before: dict[str, Any]) -> None:
         monitor.found = found
     for callback, state in zip(others(trainer), before["callbacks"]):
         callback.load_state_dict(state)
-    checkpointer.generator_states, checkpointer.position, checkpointer.rng_state = before["checkpointer"]
+    vars(checkpointer).update(before["checkpointer"])
+
+
+def load_optimizers(trainer: Run, content: dict[str, Any]) -> Any:
+    """Loads the optimizers' states.
+
+    Returns:
+        What waits for the callbacks that add parameter groups while training; None for nothing.
+    """
+    states, saved = content["opt_state"], content.get("opt_params")
+    check_groups(trainer, saved)
+    if not grown(trainer, saved):
+        trainer.opt.load_state_dict(states)
+        return None
+    trainer.opt.load_state_dict(
+        [of_first_groups(state, len(opt.param_groups)) for opt, state in zip(trainer.opt, states)]
+    )
+    return states, saved
 
 
 def engine_state(trainer: Run, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 from deepepochs.engine import confirm_stop, signals_noted
 
 from ..checkpoints.mid_epoch import check_reading
-from ..exceptions import StopLoopException
+from ..exceptions import CallbackException, StopLoopException
 from ..history import History
 from .task import EpochTask
 
@@ -39,6 +39,7 @@ class FitLoop:
                 wanted, trainer.resume = trainer.resume, False
                 saves.resume(wanted, [*self._train, *self._val])
                 check_reading(saves.position, self._train)
+                self._check_monitors()
                 trainer.equalise()
                 if saves.position is None:
                     saves.restore_generators()
@@ -63,7 +64,7 @@ class FitLoop:
         trainer.trigger("before_epoch", train_tasks=train, val_tasks=val, epoch_idx=epoch_idx)
         train_metrics = run_stage(trainer, "train", train, epoch_idx)
         val_metrics = run_stage(trainer, "val", val, epoch_idx) if validates else {}
-        trainer.opt.step(at="epoch", loss=val_metrics.get("loss", train_metrics.get("loss")))
+        self._schedule(train_metrics, val_metrics, validates)
         for history in (self._own, History(trainer.history)):
             history.append("train", train_metrics)
             if validates:
@@ -72,6 +73,35 @@ class FitLoop:
         self._after_epoch(
             train_tasks=train, val_tasks=val, train_metrics=train_metrics, val_metrics=val_metrics, epoch_idx=epoch_idx
         )
+
+    def _schedule(self, train_metrics: dict[str, Any], val_metrics: dict[str, Any], validates: bool) -> None:
+        """Moves the epoch schedulers; those that follow the validation loss wait for it."""
+        loss = val_metrics.get("loss", train_metrics.get("loss"))
+        waits = not validates and any(task.do_loss for task in self._val)
+        for each in self._trainer.opt:
+            if not (waits and each.sched_with_loss):
+                each.step(at="epoch", loss=loss)
+
+    def _check_monitors(self) -> None:
+        """Refuses monitors that would wait in vain for a validation.
+
+        Raises:
+            CallbackException: there is none before the last epoch.
+        """
+        begin, end = self._trainer.init_epoch, self._trainer.max_epochs
+        waits = [each.monitor for each in self._trainer.monitors if each.on_stage == "val"]
+        if not waits or begin >= end:
+            return
+        if not self._val:
+            raise CallbackException(
+                f"CheckCallback watches {waits[0]!r} of the validation, and fit() has no validation data; "
+                "give it `val_dl`, or use on_stage='train'"
+            )
+        if end // self._val_freq == begin // self._val_freq:
+            raise CallbackException(
+                f"CheckCallback watches {waits[0]!r} of the validation, and with val_freq={self._val_freq} none comes "
+                f"in epochs {begin + 1} to {end}; validate more often, or use on_stage='train'"
+            )
 
     def _after_epoch(self, **arguments: Any) -> None:
         """Fires on_after_epoch; who asks to stop does not keep the others from finishing the epoch."""
@@ -104,6 +134,8 @@ def run_stage(trainer: Any, stage: str, tasks: Sequence[EpochTask], epoch_idx: i
     place = {} if epoch_idx is None else {"epoch_idx": epoch_idx}
     trainer.trigger(f"before_{stage}_epochs", tasks=tasks, **place)
     is_training = stage == "train"
+    if is_training:
+        trainer.checkpointer.complete_optimizers()
     position = trainer.checkpointer.take_position() if is_training else None
     merged: dict[str, Any] = dict(position["finished"]) if position is not None else {}
     for index, task in enumerate(tasks):

@@ -180,12 +180,16 @@ class EpochTask(StepTools):
                 batches = self.loader(trainer, stage == "train")
                 batches.set_epoch(epoch_idx)
                 self.length = sized(batches.loader)
+                if stage == "train":
+                    trainer.engine.when_left_out = step.optimize
                 begin, source = self._open(trainer, stage, batches, position)
                 if self._loop(trainer, stage, step, batches, source, begin) == 0 and trainer.engine.world_size == 1:
                     raise ValueError(f"the {stage} loader gave no batch: it is empty; give it data or leave it out")
                 values = collector.values(trainer.engine)
         finally:
             self.stage_step = None
+            if stage == "train":
+                trainer.engine.when_left_out = None
         plain = {name: plain_value(name, value) for name, value in values.items()}
         for listener in listeners(f"after_{stage}_epoch"):
             listener(trainer=trainer, task=self, metrics=plain)

@@ -170,13 +170,18 @@ def test_a_window_that_was_broken_off_does_not_reach_into_the_next_pass():
     with Engine(device="cpu", gradient_accumulation_steps=2) as engine:
         engine.prepare(ours, opt)
         loader = engine.prepare_loader(batches)
-        for stops_early in (True, False):
+
+        def one_pass(stops_early):
             for a, b in loader:
                 with engine.accumulate(n_samples=len(a)):
                     engine.backward(F.mse_loss(ours(a), b))
                     engine.step(opt)
                 if stops_early:
                     break
+
+        one_pass(True)
+        with pytest.warns(UserWarning, match="gradients of its last 1 micro-batches are dropped"):
+            one_pass(False)
     big_batch_loop(theirs, OPTIMIZERS["sgd"](theirs.parameters()), windows_of(batches, 2), 1)
     assert_close(flat(ours), flat(theirs))
 

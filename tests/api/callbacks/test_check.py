@@ -60,13 +60,23 @@ NAN = float("nan")
         ("min", [3.0, 1.0, 2.0, 1.0], 2),
         ("max", [3.0, 1.0, 4.0, 4.0], 3),
         ("max", [-3.0, -1e12, -2.0], 3),
-        ("min", [1e12, float("inf"), 2e12], 1),
+        ("min", [1e12, 2e12], 1),
         ("max", [0.0, 0.0], 1),
     ],
 )
 def test_the_best_is_kept(mode, scores, best):
     _, script, _ = run({"score": scores}, CheckCallback("score", mode=mode))
     assert saved_epoch(script) == best
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), NAN])
+def test_what_is_not_finite_is_never_best_and_somebody_is_told(mode, value):
+    """A metric that overflows may be infinite in the direction that counts as better (R1)."""
+    monitor = CheckCallback("score", mode=mode)
+    with pytest.warns(UserWarning, match="counts as no improvement"):
+        _, script, _ = run({"score": [value, 2.0, value]}, monitor)
+    assert (saved_epoch(script), monitor.best_value, monitor.worse_times) == (2, 2.0, 1)
 
 
 def test_the_newest_is_kept_when_asked_for():
@@ -220,8 +230,8 @@ def test_all_fields_of_a_file():
     _, _, progress = run({"score": [1.0, 0.5]}, CheckCallback("score"), precision="fp16")
     content = torch.load("logs/r/checkpoint.ckpt", weights_only=True)
     assert set(content) == {
-        "format_version", "library", "torch", "running_id", "world_size", "model_state", "opt_state", "scaler_state",
-        "seed", "epoch", "step", "progress", "monitors", "callbacks", "rng_state", "loader",
+        "format_version", "library", "torch", "running_id", "world_size", "model_state", "opt_state", "opt_params",
+        "scaler_state", "seed", "epoch", "step", "progress", "monitors", "callbacks", "rng_state", "loader",
         "position",
     }  # fmt: skip
     assert (content["epoch"], content["step"], content["running_id"], content["world_size"]) == (2, 2, "r", 1)
