@@ -498,8 +498,9 @@ class Engine:
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Restores what `state_dict` gave."""
+        seed = None if values["seed"] is None else check_seed(values["seed"])
         self._precision.load_state_dict(values["scaler"])
-        self.seed = values["seed"]
+        self.seed = seed
 
     # ---- life
 
