@@ -15,7 +15,16 @@ from .data import Loader
 from .device import choose_device, move
 from .precision import Precision, gradients, multiply, parameters
 from .processes.group import Processes, find_place
-from .replicas import DataParallel, check_synchronised, fingerprint, has_gradients, unsynchronised, unwrap, wrap
+from .replicas import (
+    DataParallel,
+    buffers_by_dtype,
+    check_synchronised,
+    fingerprint,
+    has_gradients,
+    unsynchronised,
+    unwrap,
+    wrap,
+)
 from .seeding import check_seed
 
 
@@ -449,6 +458,18 @@ class Engine:
                     "synchronised. Each backward needs a forward of the prepared module before it, and nothing but "
                     "the optimizers may change weights on one rank alone"
                 )
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Gives all ranks rank 0's buffers, such as batch norm's running means: those that a checkpoint holds.
+
+        Args:
+            model: any module; the exchange is one a dtype, and none without buffers or in one process.
+        """
+        if self.world_size > 1:
+            for alike in buffers_by_dtype(unwrap(model)):
+                joined = torch.cat([each.detach().reshape(-1) for each in alike])
+                for each, part in zip(alike, self.broadcast(joined).split([each.numel() for each in alike])):
+                    each.detach().copy_(part.view_as(each))
 
     def barrier(self) -> None:
         """Waits until every process is here."""

@@ -113,6 +113,14 @@ def check_synchronised(replicas: list[DataParallel]) -> None:
             )
 
 
+def buffers_by_dtype(module: nn.Module) -> list[list[torch.Tensor]]:
+    """A module's buffers, those of one dtype together."""
+    found: dict[torch.dtype, list[torch.Tensor]] = {}
+    for each in module.buffers():
+        found.setdefault(each.dtype, []).append(each)
+    return list(found.values())
+
+
 def fingerprint(replica: DataParallel) -> int:
     """A sum over the bits of all trained parameters: equal wherever they are equal (a sync point)."""
     sums = []

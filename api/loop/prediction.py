@@ -10,13 +10,14 @@ from deepepochs.engine import concatenate, move
 
 from ..protocols import Run
 from .splitting import call_model
-from .task import evaluating
+from .task import evaluating, sync_buffers
 
 
 def predict(trainer: Run, dl: Any) -> Any:
     """The outputs on the CPU, the same on all ranks; see `Trainer.predict`."""
     loader = trainer.engine.prepare_loader(dl, train=False)
     with evaluating(trainer.model):
+        sync_buffers(trainer)
         outputs = [predict_batch(trainer, batch) for batch in loader]
         return trainer.engine.gather(concatenate(outputs) if outputs else None)
 

@@ -174,6 +174,8 @@ class EpochTask(StepTools):
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(training(trainer.model) if stage == "train" else evaluating(trainer.model))
+                if stage != "train":
+                    sync_buffers(trainer)
                 for listener in listeners(f"before_{stage}_epoch"):
                     listener(trainer=trainer, task=self)
                 stack.enter_context(forward_events(trainer, stage))
@@ -267,6 +269,13 @@ def in_autocast(method: Callable[..., Any], autocast: Callable[[], ContextManage
             return method(batch_x, batch_y, **step_args)
 
     return call
+
+
+def sync_buffers(trainer: Run) -> None:
+    """Lets all ranks evaluate with the buffers of rank 0, which are those that are saved."""
+    for module in (trainer.model, trainer.loss_fn):
+        if isinstance(module, torch.nn.Module):
+            trainer.engine.sync_buffers(module)
 
 
 @contextlib.contextmanager
