@@ -6,6 +6,8 @@ from typing import Any, Mapping, Sequence
 
 import numpy
 
+from .history import epochs_of
+
 
 def figure_of(width: float, height: float) -> Any:
     """A figure that belongs to nobody's window.
@@ -103,7 +105,7 @@ def plot_history(progress: Mapping[str, Mapping[str, Sequence[Any]]]) -> Any:
         for stage in progress:
             if (stage, name) in scalars:
                 values = scalars[stage, name]
-                axes.plot(range(1, len(values) + 1), values, marker=".", label=stage)
+                axes.plot(epochs_of(progress, stage, len(values)), values, marker=".", label=stage)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("epoch")
         axes.set_ylabel(name)

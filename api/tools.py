@@ -35,6 +35,12 @@ def unique_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
+def as_array(tensor: torch.Tensor) -> Any:
+    """A tensor as a numpy array (a sync point); bfloat16, which numpy lacks, as float32."""
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
 def rename(newname: str) -> Callable[[Function], Function]:
     """Gives a metric function another name in results; '' leaves the keys of its dictionary alone.
 

@@ -15,6 +15,7 @@ from .aggregation.metric_functions import as_list, combine, copies
 from .arguments import check_engine, check_epochs, check_parts, check_running_id, make_tasks
 from .callbacks import CallbackPool, make_console, number_monitors
 from .checkpoints.checkpointer import Checkpointer
+from .history import Progress
 from .loop.fit import FitLoop, run_stage
 from .loop.prediction import predict
 from .loop.splitting import call_model
@@ -86,7 +87,7 @@ class TrainerBase(StepTools):
         self.hyper_params = hyper_params
         self.auto_traindata_to_device = auto_traindata_to_device
         self.default_steps: tuple[Callable[..., Any], ...] = (TrainerBase.train_step, TrainerBase.evaluate_step)
-        self.history: dict[str, dict[str, list[Any]]] = {"train": {}, "val": {}}
+        self.history: dict[str, dict[str, list[Any]]] = Progress()
         self.current_task: Any = EpochTask(())  # until a stage runs: its step methods say that none does
         self.cleanup = contextlib.ExitStack()
         self.monitors = number_monitors(as_list(callbacks))

@@ -102,7 +102,7 @@ def describe(data: Any) -> str:
 
 
 def concatenate(parts: list[Any]) -> Any:
-    """Joins equal structures along the tensors' first dimension; scalars are stacked.
+    """Joins equal structures along the tensors' first dimension; a scalar is a row of its own, also beside vectors.
 
     Args:
         parts: the structures, at least one; leaves that are not tensors become a list, None stays None.
@@ -125,7 +125,6 @@ def concatenate(parts: list[Any]) -> Any:
 
 def _join(row: list[Any]) -> Any:
     if isinstance(row[0], torch.Tensor):
-        if len(row) == 1:
-            return row[0] if row[0].ndim else row[0].unsqueeze(0)
-        return torch.cat(row) if row[0].ndim else torch.stack(row)
+        rows = [each if each.ndim else each.reshape(1) for each in row]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
     return None if all(item is None for item in row) else row

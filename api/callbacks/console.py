@@ -10,6 +10,7 @@ from typing import Any, Mapping, Sequence
 import numpy
 
 from ..protocols import Run, Task
+from ..tools import as_array
 from .base import Callback
 
 REFRESH_S = 0.1
@@ -75,7 +76,7 @@ class Console(Callback):
     def value_text(self, value: Any) -> str:
         """A value with the chosen number of decimals (a sync point for a tensor)."""
         if hasattr(value, "detach"):
-            value = value.detach().cpu().numpy()
+            value = as_array(value)
         if numpy.ndim(value):
             return numpy.array2string(numpy.asarray(value), precision=self.decimals, threshold=8).replace("\n", "")
         return f"{float(value):.{self.decimals}f}"

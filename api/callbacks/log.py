@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from ..protocols import Run
+from ..tools import as_array
 from .base import Callback
 
 ALWAYS, GAP_S = 200, 0.005  # so many batches are all logged, then one at most every so often
@@ -189,7 +190,7 @@ def as_numbers(values: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, torch.Tensor):
-            value = value.detach().cpu().numpy()
+            value = as_array(value)
         if numpy.ndim(value) == 0:
             found[name] = float(value)
         else:

@@ -12,6 +12,7 @@ import torch
 from deepepochs.engine import CheckpointError, load_file, load_rng_state, rng_state
 
 from ..callbacks import Callback, CheckCallback
+from ..history import Progress
 from ..protocols import Run
 from ..version import __version__
 from .groups import check_groups, grown, held_parameters, of_first_groups
@@ -28,6 +29,7 @@ KINDS: dict[str, Any] = {
     "epoch": int,
     "step": int,
     "progress": Mapping,
+    "progress_epochs": Mapping,
     "monitors": list,
     "callbacks": list,
     "rng_state": list,
@@ -71,6 +73,7 @@ def collect(trainer: Run, monitors: list[CheckCallback], path: Path, position: A
         "epoch": trainer.init_epoch,
         "step": trainer.global_step,
         "progress": trainer.history,
+        "progress_epochs": getattr(trainer.history, "epochs", {}),
         "monitors": [
             {**each.state_dict(), "file": os.path.relpath(each.path(trainer), path.parent)} for each in monitors
         ],
@@ -163,7 +166,7 @@ def restore(
 def _apply(trainer: Run, checkpointer: Any, content: dict[str, Any], path: Path) -> None:
     position = own_position(trainer, content.get("position"))
     generators = own_generators(trainer, content.get("rng_state", []))
-    history = plain_history(content.get("progress", {}))
+    history = Progress(plain_history(content.get("progress", {})), plain_epochs(content.get("progress_epochs", {})))
     trainer.load_model_states(content)
     checkpointer.pending_groups = load_optimizers(trainer, content)
     trainer.engine.load_state_dict(engine_state(trainer, content))
@@ -238,6 +241,17 @@ def plain_history(progress: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]
     ):
         raise ValueError("its 'progress' must hold a list for each metric of 'train' and 'val'")
     return {stage: {name: list(values) for name, values in names.items()} for stage, names in found.items()}
+
+
+def plain_epochs(epochs: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The numbers of the epochs in a history.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not all(isinstance(each, list) and all(isinstance(number, int) for number in each) for each in epochs.values()):
+        raise ValueError("its 'progress_epochs' must hold a list of numbers for each stage")
+    return dict(epochs)
 
 
 def own_generators(trainer: Run, states: list[Any]) -> Any:

@@ -66,9 +66,9 @@ class FitLoop:
         val_metrics = run_stage(trainer, "val", val, epoch_idx) if validates else {}
         self._schedule(train_metrics, val_metrics, validates)
         for history in (self._own, History(trainer.history)):
-            history.append("train", train_metrics)
+            history.append("train", train_metrics, epoch_idx + 1)
             if validates:
-                history.append("val", val_metrics)
+                history.append("val", val_metrics, epoch_idx + 1)
         trainer.init_epoch = epoch_idx + 1
         self._after_epoch(
             train_tasks=train, val_tasks=val, train_metrics=train_metrics, val_metrics=val_metrics, epoch_idx=epoch_idx

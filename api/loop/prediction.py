@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from deepepochs.engine import concatenate, move
+from deepepochs.engine import concatenate, map_nested, move
 
 from ..protocols import Run
 from .splitting import call_model
@@ -28,4 +28,9 @@ def predict_batch(trainer: Run, batch: Any) -> Any:
         batch = tuple(batch[:-1] if trainer.loss_fn is not None and len(batch) > 1 else batch)
         batch = batch[0] if len(batch) == 1 else batch
     with trainer.engine.autocast():
-        return move(call_model(trainer.model, batch), torch.device("cpu"))
+        return map_nested(as_result, move(call_model(trainer.model, batch), torch.device("cpu")))
+
+
+def as_result(leaf: Any) -> Any:
+    """An output in a type that numpy has, too: bfloat16 as float32, which holds all of its values."""
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16 else leaf

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from deepepochs.engine import describe
 
+LABELS = ("labels", "label", "targets", "target", "y")  # the names that models and data sets give to labels
 Split = Callable[[Any], Tuple[Any, Any]]
 
 
@@ -44,9 +45,17 @@ def splitter(has_loss: bool, is_custom: bool) -> Split:
             if not batch:
                 raise ValueError("a batch must hold at least one input for the model, got an empty one")
             return (batch[0] if len(batch) == 1 else tuple(batch)), None
-        return batch, None
+        return batch, label_of(batch)
 
     return split_labelled if has_loss else split_unlabelled
+
+
+def label_of(batch: Any) -> Any:
+    """The label for metrics among the fields of a dictionary, where one has such a name; else None."""
+    if not isinstance(batch, Mapping):
+        return None
+    found = [name for name in LABELS if name in batch]
+    return batch[found[0]] if len(found) == 1 else None
 
 
 def call_model(model: Callable[..., Any], batch_x: Any) -> Any:

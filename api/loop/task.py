@@ -14,6 +14,7 @@ from ..aggregation.metric_functions import as_list, combine
 from ..aggregation.patches import detach
 from ..checkpoints.mid_epoch import load_start_states, start_states
 from ..protocols import Run
+from ..tools import as_array
 from .splitting import sizer, splitter
 from .step import Step, StepTools
 
@@ -333,8 +334,7 @@ def plain_value(name: str, value: Any) -> Any:
         TypeError: it is neither a number nor an array.
     """
     if isinstance(value, torch.Tensor):
-        value = value.detach()
-        return value.item() * 1.0 if value.numel() == 1 and value.ndim == 0 else value.cpu().numpy()
+        return as_array(value) if value.ndim else value.item() * 1.0
     if hasattr(value, "ndim") and getattr(value, "ndim", 0) > 0:
         return value
     try:

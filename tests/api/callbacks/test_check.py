@@ -231,8 +231,8 @@ def test_all_fields_of_a_file():
     content = torch.load("logs/r/checkpoint.ckpt", weights_only=True)
     assert set(content) == {
         "format_version", "library", "torch", "running_id", "world_size", "model_state", "opt_state", "opt_params",
-        "scaler_state", "seed", "epoch", "step", "progress", "monitors", "callbacks", "rng_state", "loader",
-        "position",
+        "scaler_state", "seed", "epoch", "step", "progress", "progress_epochs", "monitors", "callbacks",
+        "rng_state", "loader", "position",
     }  # fmt: skip
     assert (content["epoch"], content["step"], content["running_id"], content["world_size"]) == (2, 2, "r", 1)
     assert content["scaler_state"]["scale"] in (2.0**15, 2.0**16)
