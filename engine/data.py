@@ -11,9 +11,11 @@ from .accumulation import Window
 from .device import move
 from .processes.group import Processes
 from .samplers import (
+    DrawnShard,
     IterableShard,
     ShardSampler,
     counts_samples,
+    is_drawn,
     is_plain,
     is_stream,
     rank_batch_size,
@@ -58,8 +60,10 @@ class Loader:
         self._generator: torch.Generator | None = None
         self._seed = seed
         self.epoch = 0
-        self.counts_samples = is_plain(loader) and counts_samples(loader)
-        self._is_managed = is_plain(loader) or processes.world_size == 1
+        is_shared = is_plain(loader) or (is_drawn(loader) and processes.world_size > 1)
+        self.counts_samples = is_shared and counts_samples(loader)
+        self._is_managed = is_shared or processes.world_size == 1
+        self._given, self._split_batches = loader, split_batches
         self.loader = self._share(loader, split_batches)
         self._is_stateful = callable(getattr(loader, "state_dict", None)) and hasattr(loader, "load_state_dict")
         self._state_before: Any = None
@@ -70,6 +74,12 @@ class Loader:
             size = rank_batch_size(loader, world_size, split_batches)
             dataset = IterableShard(loader.dataset, self._processes.rank, world_size)
             return rebuild(loader, dataset, None, size, loader.drop_last, self._seeds(loader))
+        if is_drawn(loader) and world_size > 1:
+            size = rank_batch_size(loader, world_size, split_batches)
+            drawn = DrawnShard(
+                loader.sampler, self._processes.rank, world_size, train, loader.drop_last, self._seed or 0
+            )
+            return rebuild(loader, loader.dataset, drawn, size, loader.drop_last, self._seeds(loader))
         if not is_plain(loader):
             return loader
         shuffled = type(loader.sampler) is RandomSampler
@@ -91,6 +101,12 @@ class Loader:
             return self._generator
         generator: torch.Generator | None = loader.generator
         return generator
+
+    def reseed(self, seed: int | None) -> None:
+        """Gives the order of the next passes another seed, as a resumed run needs it."""
+        if seed != self._seed:
+            self._seed = seed
+            self.loader = self._share(self._given, self._split_batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next pass; each pass moves on by one itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import weakref
 from typing import Any, Callable, ContextManager, Iterable, Mapping, Sequence
 
 import torch
@@ -20,7 +21,7 @@ from .replicas import (
     buffers_by_dtype,
     check_synchronised,
     fingerprint,
-    has_gradients,
+    gradient_marks,
     unsynchronised,
     unwrap,
     wrap,
@@ -93,6 +94,7 @@ class Engine:
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self._replicas: list[DataParallel] = []
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._window = Window(
             gradient_accumulation_steps,
             self.world_size,
@@ -232,7 +234,10 @@ class Engine:
             move_batches: whether batches go to the device.
         """
         device = self.device if move_batches else None
-        return Loader(loader, self.processes, self._window if train else None, device, self.split_batches, self.seed)
+        window = self._window if train else None
+        prepared = Loader(loader, self.processes, window, device, self.split_batches, self.seed)
+        self._loaders.add(prepared)
+        return prepared
 
     def move(self, data: Any) -> Any:
         """Moves nested data to the device, see `deepepochs.engine.move`."""
@@ -258,7 +263,7 @@ class Engine:
         closes = self._window.closes
         for replica in models or self._replicas:
             if isinstance(replica, DataParallel):
-                replica.require_backward_grad_sync = closes
+                replica.synchronise(closes)
         return self._scope
 
     def autocast(self, cache: bool = True) -> ContextManager[Any]:
@@ -301,12 +306,15 @@ class Engine:
 
     def _backward_replicas(self, loss: torch.Tensor) -> None:
         synchronised = [each for each in self._replicas if each.require_backward_grad_sync]
-        strangers = [each for each in synchronised if not each.was_called and not has_gradients(each)]
+        if len(synchronised) == 1 and synchronised[0].was_called:  # it can only be the one that the loss went through
+            self._backward(self._window.weigh(loss))
+            synchronised[0].was_called = False
+            return
+        marks = [(each, gradient_marks(each)) for each in synchronised]
         self._backward(self._window.weigh(loss))
-        if strangers:
-            check_synchronised(strangers)
-        for each in synchronised:
-            each.was_called = False
+        check_synchronised([(each, before) for each, before in marks if not each.was_called])
+        for each, before in marks:
+            each.was_called = each.was_called and gradient_marks(each) == before
 
     def clip_grad_norm(
         self, optimizers: Optimizer | Sequence[Optimizer], max_norm: float, norm_type: float = 2.0
@@ -408,7 +416,7 @@ class Engine:
             self._skipped.clear()
         self._window.end()
         for replica in self._replicas:
-            replica.require_backward_grad_sync = True
+            replica.synchronise(True)
 
     def _leave_out(self) -> None:
         """A micro-batch that had no backward: what its window holds without it."""
@@ -435,7 +443,7 @@ class Engine:
         self._skipped.clear()
         self._window.restart()
         for replica in self._replicas:
-            replica.require_backward_grad_sync = True
+            replica.synchronise(True)
 
     def _rescale_gradients(self, factor: float) -> None:
         held = {id(grad): grad for optimizer in self.optimizers for grad in gradients(optimizer)}
@@ -522,6 +530,8 @@ class Engine:
         seed = None if values["seed"] is None else check_seed(values["seed"])
         self._precision.load_state_dict(values["scaler"])
         self.seed = seed
+        for loader in self._loaders:
+            loader.reseed(seed)
 
     # ---- life
 

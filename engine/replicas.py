@@ -21,10 +21,16 @@ class DataParallel(DistributedDataParallel):
     Its state dict has the bare module's names.
 
     Attributes:
+        is_held: whether a `no_sync` is open.
         was_called: whether a forward has prepared the synchronisation of the next backward's gradients.
     """
 
     was_called = False
+    is_held = False
+
+    def synchronise(self, wanted: bool) -> None:
+        """Chooses whether the next backward synchronises; within `no_sync` it does not in any case."""
+        self.require_backward_grad_sync = wanted and not self.is_held
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's forward; synchronised only where gradients are."""
@@ -90,22 +96,22 @@ def wrap(module: nn.Module, device: torch.device, options: dict[str, Any]) -> nn
     return DataParallel(module, **options)
 
 
-def has_gradients(replica: DataParallel) -> bool:
-    """Whether any parameter of a replica holds a gradient."""
-    return any(each.grad is not None for each in replica.parameters())
+def gradient_marks(replica: DataParallel) -> list[tuple[int, int] | None]:
+    """What changes with each gradient that a replica's parameters get."""
+    return [None if each.grad is None else (id(each.grad), each.grad._version) for each in replica.parameters()]
 
 
-def check_synchronised(replicas: list[DataParallel]) -> None:
+def check_synchronised(replicas: list[tuple[DataParallel, list[tuple[int, int] | None]]]) -> None:
     """Refuses gradients of this rank alone.
 
     Args:
-        replicas: held no gradients before a backward, and were not called for it.
+        replicas: were not called for a backward, with their `gradient_marks` before it.
 
     Raises:
-        RuntimeError: one of them holds gradients now.
+        RuntimeError: one of them has got gradients.
     """
-    for replica in replicas:
-        if has_gradients(replica):
+    for replica, before in replicas:
+        if gradient_marks(replica) != before:
             raise RuntimeError(
                 f"gradients reached {type(replica.module).__name__} past its data-parallel forward, so they are of "
                 "this rank alone and the ranks' weights would part; call the module that prepare() returned (in step "
@@ -145,11 +151,11 @@ def unwrap(module: nn.Module) -> nn.Module:
 @contextlib.contextmanager
 def unsynchronised(modules: list[DataParallel]) -> Iterator[None]:
     """Keeps backward from synchronising gradients."""
-    before = [module.require_backward_grad_sync for module in modules]
+    before = [(module.require_backward_grad_sync, module.is_held) for module in modules]
     for module in modules:
-        module.require_backward_grad_sync = False
+        module.require_backward_grad_sync, module.is_held = False, True
     try:
         yield
     finally:
-        for module, flag in zip(modules, before):
-            module.require_backward_grad_sync = flag
+        for module, (flag, held) in zip(modules, before):
+            module.require_backward_grad_sync, module.is_held = flag, held

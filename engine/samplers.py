@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any, Iterable, Iterator, Sequence
 
@@ -13,10 +14,14 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
     default_collate,
 )
 
 from .seeding import mix_seed
+
+CHUNK = 8192  # indices that become Python numbers at a time
 
 
 class ShardSampler(Sampler):  # type: ignore[type-arg]
@@ -50,14 +55,12 @@ class ShardSampler(Sampler):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[int]:
         if not self.train:
             return iter(range(*self._bounds()))
-        order = list(range(self.length))
-        if self.shuffle:
-            generator = torch.Generator()
-            generator.manual_seed(mix_seed(self.seed, self.epoch))
-            order = torch.randperm(self.length, generator=generator).tolist()
         total = len(self) * self.world_size
-        filled = itertools.islice(itertools.cycle(order), total) if order else iter(())
-        return itertools.islice(filled, self.rank, None, self.world_size)
+        if not self.shuffle:
+            return (index % self.length for index in range(self.rank, total, self.world_size))
+        generator = torch.Generator()
+        generator.manual_seed(mix_seed(self.seed, self.epoch))
+        return own_part(torch.randperm(self.length, generator=generator), total, self.rank, self.world_size)
 
     def _bounds(self) -> tuple[int, int]:
         return self.rank * self.length // self.world_size, (self.rank + 1) * self.length // self.world_size
@@ -67,6 +70,46 @@ class ShardSampler(Sampler):  # type: ignore[type-arg]
             start, stop = self._bounds()
             return stop - start
         return self.length // self.world_size if self.drop_last else -(-self.length // self.world_size)
+
+
+class DrawnShard(ShardSampler):
+    """One rank's part of what a sampler of torch's own draws in an epoch, shared out like a data set of that order.
+
+    Args:
+        sampler: the user's; what it draws depends on (seed, epoch) only.
+        others: those of `ShardSampler` after the length.
+    """
+
+    def __init__(self, sampler: Any, rank: int, world_size: int, train: bool, drop_last: bool, seed: int) -> None:
+        super().__init__(len(sampler), rank, world_size, train, False, drop_last, seed)
+        self.sampler = copy.copy(sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator()
+        generator.manual_seed(mix_seed(self.seed, self.epoch))
+        self.sampler.generator = generator
+        order = torch.tensor(list(self.sampler), dtype=torch.int64)
+        if self.train:
+            return own_part(order, len(self) * self.world_size, self.rank, self.world_size)
+        start, stop = self._bounds()
+        return own_part(order[start:stop], stop - start, 0, 1)
+
+
+def own_part(order: torch.Tensor, total: int, rank: int, world_size: int) -> Iterator[int]:
+    """Every world_size-th index of an order that is repeated or cut to a total, a chunk at a time: lists cost memory.
+
+    Args:
+        order: (samples,) int64.
+        total: how many indices all ranks read together.
+        rank: this rank.
+        world_size: number of ranks.
+    """
+    if 0 < len(order) < total:
+        order = order.repeat(-(-total // len(order)))
+    own = order[rank : min(total, len(order)) : world_size].clone()
+    del order
+    for chunk in torch.split(own, CHUNK):
+        yield from chunk.tolist()
 
 
 class IterableShard(IterableDataset):  # type: ignore[type-arg]
@@ -95,6 +138,15 @@ def is_plain(loader: Any) -> bool:
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler._num_samples is None
     return type(sampler) is SequentialSampler
+
+
+def is_drawn(loader: Any) -> bool:
+    """Whether a loader's indices are drawn by another sampler of torch's own, which would draw all for each rank."""
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return False
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        return False
+    return type(loader.sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler) and not is_plain(loader)
 
 
 def is_stream(loader: Any) -> bool:
