@@ -79,7 +79,7 @@ def test_several_inputs_and_dictionaries():
         trainer.test([{"a": X[:5], "b": X[:5] * 3, "y": Y[:5]}])
     for value, pred, label, inputs in keeper.top_samples():
         assert pred["out"][0] == value
-        assert label is None
+        assert torch.equal(label, inputs["y"])  # its name says what it is
         assert list(inputs) == ["a", "b", "y"]
         assert torch.equal(inputs["b"], inputs["a"] * 3)
         assert inputs["y"].shape == ()
