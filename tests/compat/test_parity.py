@@ -1,4 +1,4 @@
-"""Parity (L1, L2): Lightning and this trainer from one seed, equal to the last bit in weights and all logs."""
+"""Parity (L1, L2, R10): Lightning and this trainer from one seed, equal to the last bit in weights and all logs."""
 
 import pytest
 import torch

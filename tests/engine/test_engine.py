@@ -345,7 +345,7 @@ def test_a_job_of_one_process_under_torchrun_needs_no_group(monkeypatch):
 @needs_cuda
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_loop_never_waits_for_the_device(precision):
-    """F4"""
+    """F4, R8"""
     x, y = regression(64)
     loader = DataLoader(TensorDataset(x, y), batch_size=16, pin_memory=True)
     model = net().cuda()

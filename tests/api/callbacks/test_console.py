@@ -1,4 +1,4 @@
-"""Console (T16, T17): plain lines in a file, in-place output in a terminal."""
+"""Console (T16, T17, R9): plain lines in a file, in-place output in a terminal."""
 
 import io
 import os
