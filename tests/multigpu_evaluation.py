@@ -59,7 +59,7 @@ def train(engine, data, output):
     net = model()
     opt = torch.optim.Adam(net.parameters(), lr=5e-3)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(opt, patience=0, threshold=0.2)
-    folder = f"{output}/checkpoints/multiple"
+    folder = f"{output}/checkpoints"
     monitors = [
         CheckCallback("loss", ckpt_dir=folder, save_best=False),
         CheckCallback("accuracy", mode="max", patience=2, ckpt_dir=folder),
@@ -73,7 +73,7 @@ def train(engine, data, output):
         engine=engine,
         metrics=[metrics.accuracy],
         callbacks=[*monitors, keeper],
-        running_id="run",
+        running_id="multiple",
         show_info=False,
     ) as trainer:
         trainer.fit(

@@ -1,6 +1,6 @@
 """Takes up in one process a checkpoint that several processes wrote: load, move, continue, test.
 
-    python tests/single_gpu_checkpoint.py --checkpoint OUTPUT/checkpoints/multiple/run/checkpoint-2.ckpt \
+    python tests/single_gpu_checkpoint.py --checkpoint OUTPUT/checkpoints/multiple/checkpoint-2.ckpt \
         --source-world-size 4 --precision fp16 --device cuda:0 --output /tmp/single-checkpoint
 """
 

@@ -48,7 +48,7 @@ def test_training_against_one_process(tmp_path):
 def test_evaluation_and_a_checkpoint_that_one_process_takes_up(tmp_path):
     options = ["--expected-world-size", 2, "--output", tmp_path / "evaluation"]
     assert run("multigpu_evaluation.py", *options, processes=2).startswith("PASSED: 42 checks on 2 processes")
-    file = tmp_path / "evaluation" / "checkpoints" / "multiple" / "run" / "checkpoint-2.ckpt"
+    file = tmp_path / "evaluation" / "checkpoints" / "multiple" / "checkpoint-2.ckpt"
     options = ["--checkpoint", file, "--source-world-size", 2, "--output", tmp_path / "single"]
     assert run("single_gpu_checkpoint.py", *options).startswith("PASSED: a file of 2 processes")
 
