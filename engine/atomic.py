@@ -49,18 +49,18 @@ def _new_part(path: Path) -> tuple[Path, int]:
     while True:
         part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        _lock(descriptor)
+        _lock(descriptor, waits=True)
         if part.exists():  # else another writer has taken it for a leftover before it was locked
             return part, descriptor
         os.close(descriptor)
 
 
-def _lock(descriptor: int) -> bool:
+def _lock(descriptor: int, waits: bool = False) -> bool:
     """Whether this process holds the file's lock now; False where another does, or files cannot be locked."""
     if fcntl is None:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except OSError:
         return False
     return True

@@ -86,11 +86,11 @@ def test_where_files_cannot_be_locked_only_forgotten_ones_go(tmp_path, monkeypat
 def test_a_file_that_is_taken_for_a_leftover_at_once_is_made_anew(tmp_path, monkeypatch):
     real, taken = atomic._lock, []
 
-    def lock(descriptor):
+    def lock(descriptor, waits=False):
         if not taken:
             taken.extend(tmp_path.glob(".c.ckpt.*.part"))
             taken[0].unlink()
-        return real(descriptor)
+        return real(descriptor, waits)
 
     monkeypatch.setattr(atomic, "_lock", lock)
     save_file(tmp_path / "c.ckpt", {"w": 1})
