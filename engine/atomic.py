@@ -15,7 +15,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-FRESH_S = 60.0  # a temporary file younger than this may belong to a writer that has not locked it yet
 FORGOTTEN_S = 24 * 3600.0  # where files cannot be locked, one that nobody has touched for so long is a leftover
 
 
@@ -29,11 +28,9 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     Args:
         path: the file; its folder is there.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    part, descriptor = _new_part(path)
     try:
         with open(descriptor, "wb") as file:
-            _lock(file.fileno())
             _keep_permissions(path, part)
             yield file
             file.flush()
@@ -47,8 +44,19 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     _clear_leftovers(path)
 
 
+def _new_part(path: Path) -> tuple[Path, int]:
+    """A temporary file beside `path`, locked, where files can be: its name and its descriptor."""
+    while True:
+        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        _lock(descriptor)
+        if part.exists():  # else another writer has taken it for a leftover before it was locked
+            return part, descriptor
+        os.close(descriptor)
+
+
 def _lock(descriptor: int) -> bool:
-    """Whether nobody else has locked the file; where files cannot be locked, False."""
+    """Whether this process holds the file's lock now; False where another does, or files cannot be locked."""
     if fcntl is None:
         return False
     try:
@@ -71,11 +79,11 @@ def _clear_leftovers(path: Path) -> None:
     with contextlib.suppress(OSError):
         for part in path.parent.glob(f".{glob_escaped(path.name)}.*.part"):
             with contextlib.suppress(OSError):
-                age = now - os.lstat(part).st_mtime
-                if age < FRESH_S or part.is_symlink():
+                found = os.lstat(part)
+                if not stat.S_ISREG(found.st_mode):
                     continue
                 with open(part, "rb") as file:
-                    if _lock(file.fileno()) or age > FORGOTTEN_S:
+                    if _lock(file.fileno()) or now - found.st_mtime > FORGOTTEN_S:
                         part.unlink()
 
 

@@ -62,6 +62,7 @@ def move(data: Any, device: torch.device) -> Any:
 
     Args:
         data: tensors, and objects with a method `to`, in any nesting of containers; everything else stays as it is.
+            A `to` that gives None has moved its object in place.
         device: where to; copies of pinned memory to CUDA do not block the host.
 
     Returns:
@@ -71,7 +72,10 @@ def move(data: Any, device: torch.device) -> Any:
     def transfer(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.to(device, non_blocking=device.type == "cuda")
-        return leaf.to(device) if _movable(leaf) else leaf
+        if not _movable(leaf):
+            return leaf
+        moved = leaf.to(device)
+        return leaf if moved is None else moved
 
     return map_nested(transfer, data, _movable)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import weakref
 from pathlib import Path
 from typing import Any, Mapping
 
@@ -173,15 +174,16 @@ class ModelCheckpoint(Checkpoint):
 
     def _save_last(self, trainer: Any) -> None:
         if self.save_last:
-            self.last_model_path = self._free("last", self.last_model_path)
+            previous, self.last_model_path = self.last_model_path, self._free("last", self.last_model_path)
             self._write(trainer, self.last_model_path)
+            self._remove(trainer, previous, self.last_model_path)
 
     def _save_newest(self, trainer: Any, metrics: Mapping[str, Any]) -> None:
         previous, path = self.best_model_path, self._path(metrics, free_of=self.best_model_path)
         self.best_model_path = path  # before it is written: the file holds it
         self._write(trainer, path)
-        if self.save_top_k == 1 and previous and previous != path:
-            trainer.strategy.remove_checkpoint(previous)
+        if self.save_top_k == 1:
+            self._remove(trainer, previous, path)
 
     def _save_best(self, trainer: Any, metrics: Mapping[str, Any]) -> None:
         if self.monitor is None or self.monitor not in metrics:
@@ -206,14 +208,24 @@ class ModelCheckpoint(Checkpoint):
         if self.save_top_k != -1 and len(ranked) == self.save_top_k:
             self.kth_best_model_path, self.kth_value = ranked[-1], self.best_k_models[ranked[-1]]
         self._write(trainer, path)
-        if dropped and dropped != path:
-            trainer.strategy.remove_checkpoint(dropped)
+        self._remove(trainer, dropped, path)
 
     def _write(self, trainer: Any, path: str) -> None:
         trainer.save_checkpoint(path, self.save_weights_only)
         self._last_global_step_saved, self._has_written = trainer.global_step, True
+        if trainer.is_global_zero:
+            for logger in trainer.loggers:
+                logger.after_save_checkpoint(weakref.proxy(self))  # loggers may keep it longer than the run lasts
         if self.verbose:
             trainer.print(f"saved {path}")
+
+    def _remove(self, trainer: Any, previous: str, written: str) -> None:
+        """Deletes a file that a new one replaces, unless the run began with it or it is another run's."""
+        if not previous or os.path.abspath(previous) == os.path.abspath(written):
+            return
+        is_start = trainer.ckpt_path is not None and os.path.realpath(previous) == os.path.realpath(trainer.ckpt_path)
+        if not is_start and Path(os.path.abspath(self.dirpath or "")) in Path(os.path.abspath(previous)).parents:
+            trainer.strategy.remove_checkpoint(previous)
 
     def _path(self, metrics: Mapping[str, Any], free_of: str) -> str:
         return self._free(self.format(metrics), free_of)

@@ -21,6 +21,7 @@ from typing import Any, Callable, Iterator
 import torch
 import torch.distributed as dist
 
+from .script import lacking_names, referred_names
 from .worker import run_rank, write
 
 POLL_S = 0.1  # how often the launcher looks after the ranks
@@ -102,7 +103,8 @@ def check_importable(main: Callable[[], Any]) -> None:
     """Refuses a function that other processes could not import.
 
     Raises:
-        ValueError: it is a lambda, a local function or one of an interactive session.
+        ValueError: it is a lambda, a local function, one of an interactive session, or one that only the script itself
+            defines.
         RuntimeError: a rank that imports the script calls launch() again.
     """
     name = getattr(main, "__qualname__", type(main).__qualname__)
@@ -110,14 +112,20 @@ def check_importable(main: Callable[[], Any]) -> None:
         kind = "a lambda" if "<lambda>" in name else "a local function"
         raise ValueError(f"other processes cannot import {name}, {kind}: {TOP_LEVEL}")
     try:
-        pickled = pickle.dumps(main)
+        names = referred_names(main)
     except Exception as error:  # pickle has many errors for what it cannot take
         raise ValueError(f"other processes cannot import {name} ({error}): {TOP_LEVEL}") from error
-    script = os.path.basename(getattr(sys.modules["__main__"], "__file__", None) or "<none>")
-    if b"__main__" in pickled and script.startswith("<"):  # <stdin>, or no file at all
+    script = Path(getattr(sys.modules["__main__"], "__file__", None) or "<none>")
+    if names and script.name.startswith("<"):  # <stdin>, or no file at all
         raise ValueError(
             f"other processes cannot import {name} from an interactive session or notebook: "
             "save it to a module (a .py file), import it from there, and call launch() with it"
+        )
+    lacking = lacking_names(script, names, vars(sys.modules["__main__"]))
+    if lacking:
+        raise ValueError(
+            f"other processes import {script.name} without what is under its `if __name__ == '__main__':`, "
+            f"and {', '.join(lacking)} is defined there: {TOP_LEVEL}"
         )
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError("a rank imports the script and meets launch() again: " + TOP_LEVEL)

@@ -50,7 +50,8 @@ def nothing_left(limit_s):
     assert [signal.getsignal(each) for each in SIGNALS] == handlers
     resource_trackers = 1  # multiprocessing keeps one helper process
     assert len(children() - before) <= resource_trackers
-    assert time.monotonic() - begin < limit_s
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # the limit is meant for a machine of one's own
+    assert time.monotonic() - begin < limit_s * busy
 
 
 @pytest.fixture

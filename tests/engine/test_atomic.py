@@ -65,16 +65,38 @@ def test_permissions_stay_and_new_files_follow_the_umask(tmp_path):
 
 
 def test_leftovers_of_killed_writers_go_and_files_of_living_ones_stay(tmp_path):
-    names = [".c.ckpt.dead.part", ".c.ckpt.alive.part", ".c.ckpt.fresh.part", ".d.ckpt.other.part"]
+    names = [".c.ckpt.dead.part", ".c.ckpt.alive.part", ".d.ckpt.other.part"]
     for name in names:
         (tmp_path / name).write_bytes(b"half")
-    old = time.time() - 2 * atomic.FRESH_S
-    for name in (names[0], names[1], names[3]):
-        os.utime(tmp_path / name, (old, old))
     with open(tmp_path / names[1], "rb") as held:
         assert atomic._lock(held.fileno())
         save_file(tmp_path / "c.ckpt", {"w": 1})
     assert sorted(os.listdir(tmp_path)) == sorted([*names[1:], "c.ckpt"])
+
+
+def test_where_files_cannot_be_locked_only_forgotten_ones_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic, "fcntl", None)
+    for name, age in ((".c.ckpt.old.part", atomic.FORGOTTEN_S + 60), (".c.ckpt.new.part", 60)):
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    save_file(tmp_path / "c.ckpt", {"w": 1})
+    assert sorted(os.listdir(tmp_path)) == [".c.ckpt.new.part", "c.ckpt"]
+
+
+def test_a_file_that_is_taken_for_a_leftover_at_once_is_made_anew(tmp_path, monkeypatch):
+    real, taken = atomic._lock, []
+
+    def lock(descriptor):
+        if not taken:
+            taken.extend(tmp_path.glob(".c.ckpt.*.part"))
+            taken[0].unlink()
+        return real(descriptor)
+
+    monkeypatch.setattr(atomic, "_lock", lock)
+    save_file(tmp_path / "c.ckpt", {"w": 1})
+    assert len(taken) == 1
+    assert load_file(tmp_path / "c.ckpt") == {"w": 1}
+    assert os.listdir(tmp_path) == ["c.ckpt"]
 
 
 def test_names_with_signs_of_patterns_clear_their_own_leftovers_only(tmp_path):

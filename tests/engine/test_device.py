@@ -75,3 +75,16 @@ def test_a_packed_sequence_moves_as_one():
     moved = move([packed], torch.device("meta"))[0]
     assert type(moved) is type(packed)
     assert moved.data.device.type == "meta"
+
+
+def test_an_object_whose_to_gives_nothing_has_moved_in_place():
+    """(E3) Else an object that forgets `return self` becomes None, and nothing is trained."""
+
+    class InPlace(Movable):
+        def to(self, device):
+            self.x, self.went_to = self.x.to(device), device
+
+    batch = InPlace(torch.ones(1))
+    moved = move({"g": [batch]}, torch.device("meta"))
+    assert moved["g"][0] is batch
+    assert batch.x.device.type == "meta"
