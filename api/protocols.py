@@ -8,6 +8,7 @@ from typing import Any, Callable, ContextManager, Iterator, Mapping, Protocol, S
 from deepepochs.engine import Engine
 
 from .optimizer import Optimizers
+from .output import Output
 from .writer import Writer
 
 
@@ -57,6 +58,7 @@ class Run(Protocol):
         metric_patch: the patch class of metric functions.
         auto_traindata_to_device: whether training batches are moved to the device.
         default_steps: the step functions that are the trainer's own, not the user's.
+        output: where `print` writes.
         writer: the one TensorBoard writer.
         cleanup: closed at the end of the present fit or test, however it ends; register what must be undone.
     """
@@ -79,6 +81,7 @@ class Run(Protocol):
     auto_traindata_to_device: bool
     default_steps: tuple[Callable[..., Any], ...]
     cleanup: contextlib.ExitStack
+    output: Output
     writer: Writer
 
     def load_model_states(self, states: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from .loop.step import Step, StepTools
 from .loop.task import EpochTask
 from .losses import prepare_loss
 from .optimizer import as_optimizers, check_parameters
+from .output import Output
 from .tools import unique_id
 from .writer import Writer
 
@@ -83,6 +84,7 @@ class TrainerBase(StepTools):
         self.running_id = check_running_id(
             self.engine.broadcast_object(unique_id()) if running_id is None else running_id
         )
+        self.output = Output()
         self.writer = Writer(self.running_id, self.main_process)
         self.hyper_params = hyper_params
         self.auto_traindata_to_device = auto_traindata_to_device
@@ -113,9 +115,10 @@ class TrainerBase(StepTools):
         return self.engine.main_process_first()
 
     def print(self, *values: Any, **options: Any) -> None:
-        """Prints in the main process, as `print` does."""
+        """Prints in the main process, as `print` does; output that cannot be written does not end training."""
         if self.main_process:
-            print(*values, **options)
+            stream = options.pop("file", None)
+            print(*values, **options, file=self.output if stream is None else Output(stream))
 
     # ---- for step methods
 

@@ -6,9 +6,15 @@ import json
 from pathlib import Path
 from typing import Any, Iterable, Mapping, Sequence
 
+from .appending import append_whole, drop_half_line
+from .output import tell
+
 
 class Writer:
     """Writes a run's log; all callbacks share it, and only the main process has one that writes.
+
+    What cannot be written, because the disk is full or the folder has gone, is lost and told of once; it is tried anew
+    at the next write.
 
     Args:
         running_id: the run, a folder below the log folder.
@@ -19,6 +25,7 @@ class Writer:
         self._running_id, self._is_main = running_id, is_main
         self._folder: Path | None = None
         self._writer: Any = None
+        self._has_told = False
 
     def open(self, log_dir: str) -> None:
         """Chooses the folder, before the first write.
@@ -51,9 +58,9 @@ class Writer:
         if self._folder is None:
             raise RuntimeError("there is no log yet: add a LogCallback, or call trainer.writer.open(log_dir)")
         if self._writer is None and self._is_main:
-            from torch.utils.tensorboard import SummaryWriter
+            from .events import Board
 
-            self._writer = SummaryWriter(str(self._folder))
+            self._writer = Board(self._folder, self._append)
         return self._writer
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -80,9 +87,21 @@ class Writer:
             raise RuntimeError("there is no log yet: call trainer.writer.open(log_dir) first")
         if not self._is_main or not records:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with open(self._folder / "scalars.jsonl", "a", encoding="utf-8") as file:
-            file.write("".join([json.dumps(record) + "\n" for record in records]))
+        text = "".join([json.dumps(record) + "\n" for record in records])
+        self._append(self._folder / "scalars.jsonl", text.encode(), is_text=True)
+
+    def _append(self, path: Path, data: bytes, head: bytes = b"", is_text: bool = False) -> None:
+        try:
+            if is_text:
+                drop_half_line(path)
+            append_whole(path, data, head)
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        if not self._has_told:
+            self._has_told = True
+            tell(f"training goes on, its log in {self._folder} cannot be written: {type(error).__name__}: {error}")
 
     def flush(self) -> None:
         """Brings everything onto the disk."""
@@ -90,7 +109,7 @@ class Writer:
             self._writer.flush()
 
     def close(self) -> None:
-        """Finishes the file and ends the writer's thread; a later write opens a new file in the same folder."""
+        """Finishes the file and drops the writer; a later write opens a new file in the same folder."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -14,6 +14,17 @@ from typing import Any, Callable
 import torch
 
 
+def check_steps(steps: int) -> int:
+    """The number of micro-batches in an update.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise ValueError(f"`gradient_accumulation_steps` must be a whole number of at least 1, got {steps!r}")
+    return steps
+
+
 class Window:
     """The present window.
 

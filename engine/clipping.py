@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim import Optimizer
 
-from .precision import gradients, parameters
+from .gradients import gradients, parameters
 
 
 def clip_value(optimizer: Optimizer, max_value: float) -> None:

@@ -7,6 +7,8 @@ from typing import Any, ContextManager, Iterable
 
 import torch
 
+from .gradients import gradients, has_gradients, multiply
+
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -149,28 +151,3 @@ def make_scaler(device: torch.device) -> Any:
     if device.type == "cuda":
         return torch.cuda.amp.GradScaler()
     raise ValueError(f"`precision='fp16'` on {device.type} needs torch >= 2.3, this is {torch.__version__}; use 'bf16'")
-
-
-def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All parameters of an optimizer."""
-    return [each for group in optimizer.param_groups for each in group["params"]]
-
-
-def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients that an optimizer's parameters hold."""
-    return [each.grad for each in parameters(optimizer) if each.grad is not None]
-
-
-def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether any parameter of the optimizer holds a gradient."""
-    return any(each.grad is not None for group in optimizer.param_groups for each in group["params"])
-
-
-def multiply(tensors: list[torch.Tensor], factor: float) -> None:
-    """Multiplies tensors in place, together where they are dense."""
-    dense = [each for each in tensors if each.layout == torch.strided]
-    if dense:
-        torch._foreach_mul_(dense, factor)
-    for each in tensors:
-        if each.layout != torch.strided:
-            each.mul_(factor)

@@ -1,99 +1,113 @@
-"""Data parallel: DistributedDataParallel with the bare module's names, and without its forward in evaluation."""
+"""Replicas: the models that train on several ranks at once, kept alike; where another way to train them would begin."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Iterator
+from typing import Any, Callable, ContextManager, Sequence
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_flatten
 
-PLAIN = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
+from .data_parallel import DataParallel, unsynchronised, wrap
+from .processes.group import Processes
+
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 
-class DataParallel(DistributedDataParallel):
-    """A replica whose gradients are averaged over the ranks.
+class Replicas:
+    """The prepared models of this rank that have their like on the others; none where there is one process.
 
-    Without gradients it calls the bare module: no rank waits for another, so shards may be uneven.
-    Its state dict has the bare module's names.
-
-    Attributes:
-        is_held: whether a `no_sync` is open.
-        was_called: whether a forward has prepared the synchronisation of the next backward's gradients.
-    """
-
-    was_called = False
-    is_held = False
-
-    def synchronise(self, wanted: bool) -> None:
-        """Chooses whether the next backward synchronises; within `no_sync` it does not in any case."""
-        self.require_backward_grad_sync = wanted and not self.is_held
-
-    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's forward; synchronised only where gradients are."""
-        if not torch.is_grad_enabled() or self.reducer is None:
-            return self.module(*inputs, **kwargs)
-        if self.require_backward_grad_sync:
-            self.was_called = True
-        output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
-        if self.static_graph:
-            check_static(output)
-        return output
-
-    def leave_group(self) -> None:
-        """Lets go of the process group when that ends; from then on this is the bare module."""
-        vars(self).update(reducer=None, logger=None, process_group=None)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The bare module's state."""
-        return self.module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Loads the bare module's state."""
-        return self.module.load_state_dict(*args, **kwargs)
-
-
-def check_static(output: Any) -> None:
-    """Refuses outputs in which torch does not find the tensors that a static graph's first backward starts from.
-
-    Raises:
-        RuntimeError: there is a container that torch does not open, such as a dataclass.
-    """
-    closed = [leaf for leaf in tree_flatten(output)[0] if not isinstance(leaf, PLAIN)]
-    if closed:
-        raise RuntimeError(
-            f"with `static_graph=True` a model's output must be tensors in tuples, lists and dictionaries, got "
-            f"{type(closed[0]).__name__}: torch would not average the gradients behind it. Leave `static_graph` out"
-        )
-
-
-def wrap(module: nn.Module, device: torch.device, options: dict[str, Any]) -> nn.Module:
-    """Makes a module data parallel.
+    All that the engine knows of how several ranks train one model is asked here, so that models which are cut up rather
+    than copied need another class of these methods and nothing else.
 
     Args:
-        module: on its device already.
-        device: this rank's.
+        processes: the ranks.
+        device: where this rank's models are.
         options: keyword arguments of DistributedDataParallel, and `sync_batchnorm`.
 
-    Raises:
-        ValueError: batch norms cannot be synchronised on this device.
-
-    Returns:
-        The wrapped module; the module itself where nothing in it is trained.
+    Attributes:
+        members: the wrapped models.
     """
-    options = dict(options)
-    if options.pop("sync_batchnorm", False):
-        if device.type != "cuda":
-            raise ValueError(f"`sync_batchnorm` in `ddp_options` needs CUDA devices, got {device}; leave it out")
-        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    if not any(each.requires_grad for each in module.parameters()):
-        return module
-    if device.type == "cuda":
-        options.setdefault("device_ids", [device.index])
-    return DataParallel(module, **options)
+
+    def __init__(self, processes: Processes, device: torch.device, options: dict[str, Any]) -> None:
+        self._processes, self._device, self._options = processes, device, options
+        self.members: list[DataParallel] = []
+
+    def add(self, model: nn.Module) -> nn.Module:
+        """Makes a model, on its device already, one of several alike; one that has nothing to train stays as it is."""
+        if self._processes.world_size == 1:
+            return model
+        wrapped = wrap(model, self._device, self._options)
+        if isinstance(wrapped, DataParallel):
+            self.members.append(wrapped)
+            self._processes.admit(wrapped)
+        return wrapped
+
+    def forget(self, model: nn.Module) -> None:
+        """Lets go of a model, as it was given or as it was returned."""
+        self.members = [each for each in self.members if each.module is not unwrap(model)]
+
+    # ---- gradients
+
+    def _chosen(self, models: Sequence[nn.Module]) -> list[DataParallel]:
+        return [each for each in models or self.members if isinstance(each, DataParallel)]
+
+    def synchronise(self, models: Sequence[nn.Module], wanted: bool) -> None:
+        """Chooses whether the next backward exchanges the gradients of some models, none given means of all."""
+        for each in self._chosen(models):
+            each.synchronise(wanted)
+
+    def no_sync(self, models: Sequence[nn.Module]) -> ContextManager[None]:
+        """The context for backwards whose gradients stay here, of some models, none given means of all."""
+        return unsynchronised(self._chosen(models))
+
+    def backward(self, loss: torch.Tensor, run: Callable[[torch.Tensor], None]) -> None:
+        """Runs a backward and sees to it that the gradients it leaves are those of all ranks.
+
+        Args:
+            loss: with its weight.
+            run: adds its gradients.
+
+        Raises:
+            RuntimeError: a model gets gradients that no forward of it has made known to the ranks.
+        """
+        synchronised = [each for each in self.members if each.require_backward_grad_sync]
+        if len(synchronised) == 1 and synchronised[0].was_called:  # it can only be the one that the loss went through
+            run(loss)
+            synchronised[0].was_called = False
+            return
+        marks = [(each, gradient_marks(each)) for each in synchronised]
+        run(loss)
+        check_synchronised([(each, before) for each, before in marks if not each.was_called])
+        for each, before in marks:
+            each.was_called = each.was_called and gradient_marks(each) == before
+
+    # ---- values
+
+    def check(self) -> None:
+        """Checks that all ranks hold the same weights: one small exchange a model.
+
+        Raises:
+            RuntimeError: they have parted.
+        """
+        for replica in self.members:
+            own = fingerprint(replica)
+            greatest, least = self._processes.reduce(torch.tensor([own, -own]), "max").tolist()
+            if greatest != -least:
+                raise RuntimeError(
+                    f"the ranks' weights of {type(replica.module).__name__} have parted: some update was not "
+                    "synchronised. Each backward needs a forward of the prepared module before it, and nothing but "
+                    "the optimizers may change weights on one rank alone"
+                )
+
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Gives all ranks rank 0's buffers of any module; the exchange is one a dtype."""
+        if self._processes.world_size > 1:
+            for alike in buffers_by_dtype(unwrap(model)):
+                joined = torch.cat([each.detach().reshape(-1) for each in alike])
+                parts = self._processes.broadcast(joined).split([each.numel() for each in alike])
+                for each, part in zip(alike, parts):
+                    each.detach().copy_(part.view_as(each))
 
 
 def gradient_marks(replica: DataParallel) -> list[tuple[int, int] | None]:
@@ -146,16 +160,3 @@ def unwrap(module: nn.Module) -> nn.Module:
             module = module._orig_mod  # type: ignore[assignment]
         else:
             return module
-
-
-@contextlib.contextmanager
-def unsynchronised(modules: list[DataParallel]) -> Iterator[None]:
-    """Keeps backward from synchronising gradients."""
-    before = [(module.require_backward_grad_sync, module.is_held) for module in modules]
-    for module in modules:
-        module.require_backward_grad_sync, module.is_held = False, True
-    try:
-        yield
-    finally:
-        for module, (flag, held) in zip(modules, before):
-            module.require_backward_grad_sync, module.is_held = flag, held

@@ -36,12 +36,13 @@ class Images(Dataset):
 
 
 def nine_layers():
-    """Eight convolutions and a linear layer."""
+    """Nine convolutions, each with a batch norm, and a classifier of 100 classes: 5,244,968 parameters."""
     layers, width = [], 3
-    for index, out in enumerate((32, 32, 64, 64, 128, 256, 512, 640)):
-        layers += [nn.Conv2d(width, out, 3, stride=2 if index % 2 else 1, padding=1), nn.BatchNorm2d(out), nn.ReLU()]
+    for index, out in enumerate((24, 24, 64, 128, 160, 160, 384, 512, 512)):
+        stride = 2 if index % 2 else 1
+        layers += [nn.Conv2d(width, out, 3, stride, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU()]
         width = out
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 100))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 100, bias=False))
 
 
 class Clock(Callback):
@@ -99,7 +100,9 @@ def main():
         total = samples / max(each["seconds"] for each in ranks)
         if engine.is_main:
             parameters = sum(each.numel() for each in model.parameters())
-            found = {**vars(arguments), "parameters": parameters, "images_per_s": total, "ranks": ranks}
+            convolutions = sum(isinstance(each, nn.Conv2d) for each in model.modules())
+            size = {"convolutions": convolutions, "parameters": parameters}
+            found = {**vars(arguments), **size, "images_per_s": total, "ranks": ranks}
             smoke.write(".", arguments.output, found)
             print(f"PASSED: {total:.1f} images/s on {engine.world_size} processes, {parameters:,} parameters")
 

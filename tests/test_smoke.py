@@ -59,6 +59,7 @@ def test_the_benchmark_writes_what_each_rank_took(tmp_path):
     found = json.loads((tmp_path / "out.json").read_text())
     assert len(found["ranks"][0]["step_ms"]) == 2
     assert found["images_per_s"] > 0
+    assert (found["convolutions"], found["parameters"]) == (9, 5_244_968)
 
 
 def test_a_training_that_is_killed_again_and_again_ends_as_one_left_alone():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import sys
 import time
 from typing import Any, Mapping, Sequence
 
 import numpy
 
+from ..output import Output
 from ..protocols import Run, Task
 from ..tools import as_array
 from .base import Callback
@@ -36,7 +36,7 @@ class Console(Callback):
         self._epochs = epochs
         if self._shows_info and trainer.main_process:
             self._shows_info = False
-            print_info(run_info(trainer))
+            print_info(run_info(trainer), trainer.output)
 
     def on_after_epoch(
         self,
@@ -119,6 +119,7 @@ class LiveConsole(Console):
         self._shows_metrics = log_batch
         self._has_bar = log_tqdm
         self._bar: Any = None
+        self._bar_output = Output(is_bare=True)
         self._due = float("inf")
         self._place, self._stage = "", ""
         self._total = 0
@@ -159,12 +160,12 @@ class LiveConsole(Console):
         self._done = 0
         self._stage = stage
         self._pace = Pace()
-        shows = trainer.main_process and sys.stdout.isatty()
+        shows = trainer.main_process and trainer.output.isatty()
         self._due = 0.0 if shows else float("inf")
         if shows and self._has_bar:
             if self._bar is not None:  # of the epoch around this test; there can only be one
                 self._bar.stop()
-            self._bar = make_bar()
+            self._bar = make_bar(self._bar_output)
             self._bar.add_task(f"{self._place}{stage}", total=self._total or None, metrics="", speed="")
             self._bar.start()
             trainer.cleanup.callback(self._stop_bar)
@@ -183,7 +184,7 @@ class LiveConsole(Console):
             total = f"/{self._total}" if self._total else ""
             left = f"  {self._pace.time_left(self._total)}" if self._total else ""
             place = f"{self._place}B {self._done}{total}  {self._stage}>"
-            print(f"\r\x1b[K{place} {text}  {speed:,.0f} samples/s{left}", end="", flush=True)
+            trainer.print(f"\r\x1b[K{place} {text}  {speed:,.0f} samples/s{left}", end="", flush=True)
 
     def on_after_train_batch(self, trainer: Run, metrics: Any, batch_idx: int) -> None:
         """Shows the batch, if it is time."""
@@ -227,22 +228,24 @@ class LiveConsole(Console):
 
 def make_console(log_long: bool, log_batch: bool, log_tqdm: bool, show_info: bool) -> Console:
     """The console for a trainer's flags and for where its output goes."""
-    if (log_batch or log_tqdm) and sys.stdout.isatty():
+    if (log_batch or log_tqdm) and Output().isatty():
         return LiveConsole(log_long, show_info, log_batch, log_tqdm)
     return Console(log_long, show_info)
 
 
-def make_bar() -> Any:
+def make_bar(output: Output) -> Any:
     """A progress bar with speed and the time that is left; it vanishes when it is done."""
+    from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[speed]}"),
-        TextColumn("{task.fields[metrics]}"),
+        TextColumn("{task.fields[metrics]}", markup=False),  # a metric may be named '[/x]'
+        console=RichConsole(file=output),  # type: ignore[arg-type]
         transient=True,
     )
 
@@ -261,17 +264,19 @@ def run_info(trainer: Run) -> dict[str, str]:
     }
 
 
-def print_info(info: Mapping[str, str]) -> None:
+def print_info(info: Mapping[str, str], output: Output) -> None:
     """Prints the run info: a panel in a terminal, else plain lines."""
-    if not sys.stdout.isatty():
+    if not output.isatty():
         for name, value in info.items():
-            print(f"{name + ':':<12} {value}")
+            print(f"{name + ':':<12} {value}", file=output)
         return
     from rich.console import Console as RichConsole
     from rich.panel import Panel
     from rich.table import Table
+    from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
     for name, value in info.items():
-        table.add_row(name, value)
-    RichConsole().print(Panel(table, title="DeepEpochs", expand=False))
+        table.add_row(name, Text(value))
+    console = RichConsole(file=output)  # type: ignore[arg-type]
+    console.print(Panel(table, title="DeepEpochs", expand=False))
