@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from deepepochs.engine import Engine
 
-from ..engine.references import flat, net, regression
+from ..engine.references import flat, regression
 from .together import run_together
 
 SIZES = ([3, 1, 2, 6], [1, 4, 5, 2])  # of each rank's micro-batches
