@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from deepepochs.engine import Engine
 
-from ..engine.references import flat, net, regression
+from ..engine.references import flat, regression
 from .together import run_together
 
 SIZES = ([3, 1, 2, 6], [1, 4, 5, 2])  # of each rank's micro-batches
@@ -35,9 +35,31 @@ def two_models_in_uneven_windows():
     return [flat(each) for each in models]
 
 
+def left_out():
+    """A micro-batch without a backward, at a window's beginning and at its end."""
+    texts = []
+    with Engine(device="cpu", gradient_accumulation_steps=2) as engine:
+        model, opt = nn.Linear(4, 1), None
+        model, opt = engine.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+        for n_samples, last in ((None, False), (2, True)):
+            try:
+                with engine.accumulate(n_samples=n_samples, last=last):
+                    pass
+            except RuntimeError as error:
+                texts.append(str(error))
+    return texts
+
+
 @pytest.fixture(scope="module")
 def ranks():
-    return run_together(2, two_models_in_uneven_windows)
+    return run_together(2, two_models_in_uneven_windows, left_out)
+
+
+def test_a_batch_that_a_rank_leaves_out_is_an_error_that_names_the_rank(ranks):
+    for rank, texts in enumerate(ranks["left_out"]):
+        assert len(texts) == 2
+        for text in texts:
+            assert f"micro-batch 1 of a window had no backward on rank {rank}, and the other ranks count on it" in text
 
 
 def both_ranks(start):
