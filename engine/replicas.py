@@ -72,6 +72,9 @@ class Replicas:
 
     def forget(self, model: nn.Module) -> None:
         """Lets go of a model, as it was given or as it was returned."""
+        for each in self.members:
+            if each.module is unwrap(model):
+                each.leave_group()  # it holds the weights and the group, and hooks at each parameter
         self.members = [each for each in self.members if each.module is not unwrap(model)]
 
     # ---- gradients
