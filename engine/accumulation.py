@@ -8,6 +8,7 @@ left in the gradients is corrected before the last backward, if it differs.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Callable
 
@@ -30,6 +31,7 @@ class Window:
 
     Args:
         steps: micro-batches in a full window.
+        rank: this rank, for messages.
         world_size: number of ranks.
         sum_later: starts the sum of a number over the ranks, gives back a function that waits for it.
         rescale: multiplies the gradients accumulated so far.
@@ -47,6 +49,7 @@ class Window:
     def __init__(
         self,
         steps: int,
+        rank: int,
         world_size: int,
         sum_later: Callable[[float], Callable[[], float]],
         rescale: Callable[[float], None],
@@ -54,7 +57,7 @@ class Window:
     ) -> None:
         self.steps = steps
         self.is_single = steps == 1 and world_size == 1
-        self._world_size = world_size
+        self._rank, self._world_size = rank, world_size
         self._sum_later = sum_later
         self._rescale = rescale
         self._drop = drop
@@ -128,8 +131,9 @@ class Window:
         """
         agreed = self._is_agreed = n_samples is None or self._world_size == 1
         samples = float((self.count or 1) if n_samples is None else n_samples)
-        if samples < 0:
-            raise ValueError(f"`n_samples` must not be negative, got {n_samples}")
+        if not 0 <= samples < math.inf:
+            wanted = "not be negative" if samples < 0 else "be finite"
+            raise ValueError(f"`n_samples` must {wanted}, got {n_samples}")
         if self.index == 0:
             self._size = min(self.steps, self.remaining or self.steps)
             self._nominal = (samples or 1.0) * self._size
@@ -177,8 +181,9 @@ class Window:
         """
         if self._world_size > 1 and (self.closes or self._is_agreed):
             raise RuntimeError(
-                f"micro-batch {self.index} of a window had no backward on this rank, and the other ranks count on it; "
-                "on several ranks train each batch, one that is to have no effect with its loss times 0"
+                f"micro-batch {self.index} of a window had no backward on rank {self._rank}, and the other "
+                "ranks count on it; on several ranks train each batch, one that is to have no effect with its loss "
+                "times 0"
             )
         settled = self._total
         self._total -= self._samples

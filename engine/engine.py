@@ -18,7 +18,7 @@ from .device import choose_device
 from .precision import Precision
 from .preparation import Preparation
 from .processes.group import Processes, find_place
-from .replicas import Replicas
+from .replicas import Replicas, check_options
 from .seeding import check_seed
 from .updates import Updates, rescale
 
@@ -40,6 +40,7 @@ class Engine(Preparation):
         when_left_out: updates the parameters where the micro-batch that ends a window had no backward; None refuses.
 
     Raises:
+        TypeError: `ddp_options` is no mapping, or holds an option that nobody knows.
         ValueError: an argument is out of its range, or the device is not there.
         RuntimeError: the environment describes a distributed job only in part.
 
@@ -68,21 +69,20 @@ class Engine(Preparation):
         place = find_place()
         self.device = choose_device(device, place.local_rank)
         self._precision = Precision(precision, self.device)
-        self._ddp_options = dict(ddp_options or {})
-        timeout = self._ddp_options.pop("timeout", 1800)
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
-            raise ValueError(f"`timeout` in `ddp_options` must be a number of seconds above 0, got {timeout!r}")
-        self.processes = Processes(place, self.device, datetime.timedelta(seconds=timeout))
+        options = check_options(ddp_options)
+        timeout = datetime.timedelta(seconds=options.pop("timeout", 1800))
+        self.processes = Processes(place, self.device, timeout)
         self.split_batches = split_batches
         if seed is None and self.world_size > 1:
             seed = self.processes.broadcast_object(torch.initial_seed())
         self.seed = seed
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
-        self._replicas = Replicas(self.processes, self.device, self._ddp_options)
+        self._replicas = Replicas(self.processes, self.device, options)
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._window = Window(
             steps,
+            self.processes.rank,
             self.world_size,
             self.processes.sum_later,
             functools.partial(rescale, self.optimizers),

@@ -98,6 +98,12 @@ class Precision:
         if self.scaler is not None:
             self._spent.add(id(optimizer))
 
+    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forgets what is noted about an optimizer: another one may get its id."""
+        self._spent.discard(id(optimizer))
+        if self.scaler is not None:
+            self.scaler._per_optimizer_states.pop(id(optimizer), None)
+
     def update(self) -> None:
         """Moves the scale, if gradients of any optimizer were unscaled since it was moved last."""
         self._spent.clear()

@@ -16,6 +16,7 @@ from .gradients import parameters
 from .precision import Precision
 from .processes.collectives import Collectives
 from .replicas import Replicas, unwrap
+from .updates import Updates
 
 
 class Preparation(Collectives):
@@ -36,6 +37,7 @@ class Preparation(Collectives):
     optimizers: list[Optimizer]
     _precision: Precision
     _replicas: Replicas
+    _updates: Updates
     _window: Window
     _loaders: weakref.WeakSet[Loader]
 
@@ -92,13 +94,23 @@ class Preparation(Collectives):
         return optimizer
 
     def forget(self, model: nn.Module) -> None:
-        """Lets go of a prepared model: it may be prepared again, and this engine drops no gradients of it any more.
+        """Lets go of a prepared model and of the optimizers that step nothing but it; it may be prepared again.
+
+        This engine drops, weighs and synchronises no gradients of it any more: what `prepare` returned for it computes
+        as the bare module does from now on.
 
         Args:
             model: the module, as it was given or as it was returned.
         """
+        forgotten = [each for each in self.models if unwrap(each) is unwrap(model)]
         self.models = [each for each in self.models if unwrap(each) is not unwrap(model)]
         self._replicas.forget(model)
+        own = {id(each) for module in forgotten for each in module.parameters()}
+        others = {id(each) for module in self.models for each in module.parameters()}
+        for optimizer in list(self.optimizers):
+            held = {id(each) for each in parameters(optimizer)}
+            if held & own and not held & others:
+                self._updates.forget(optimizer)
 
     def prepare_loader(self, loader: Iterable[Any], train: bool = True, move_batches: bool = True) -> Loader:
         """Shares a loader among the ranks and moves its batches to the device.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Sequence
+import datetime
+import inspect
+from typing import Any, Callable, ContextManager, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -12,6 +14,31 @@ from .data_parallel import DataParallel, unsynchronised, wrap
 from .processes.group import Processes
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+
+
+def check_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a user says of several ranks, checked in one process too: it is found out before the first job of many.
+
+    Args:
+        options: keyword arguments of DistributedDataParallel; also `timeout` and `sync_batchnorm`.
+
+    Raises:
+        TypeError: they are no mapping, or one is unknown.
+        ValueError: `timeout` is no number of seconds.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"`ddp_options` must be a dictionary of options, got {type(options).__name__}")
+    found = dict(options or {})
+    known = {*inspect.signature(DistributedDataParallel.__init__).parameters, "timeout", "sync_batchnorm"}
+    known -= {"self", "module"}
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        raise TypeError(f"`ddp_options` must be some of {sorted(known)}, got {', '.join(map(repr, unknown))}")
+    timeout = found.get("timeout", 1)
+    most = datetime.timedelta.max.total_seconds()
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < most:
+        raise ValueError(f"`timeout` in `ddp_options` must be a finite number of seconds above 0, got {timeout!r}")
+    return found
 
 
 class Replicas:
@@ -45,6 +72,9 @@ class Replicas:
 
     def forget(self, model: nn.Module) -> None:
         """Lets go of a model, as it was given or as it was returned."""
+        for each in self.members:
+            if each.module is unwrap(model):
+                each.leave_group()  # it holds the weights and the group, and hooks at each parameter
         self.members = [each for each in self.members if each.module is not unwrap(model)]
 
     # ---- gradients

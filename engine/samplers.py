@@ -203,7 +203,8 @@ def remaining(loader: Any, skip: int, noted: Sequence[tuple[torch.Generator, tor
     """Iterates a loader from a later batch on.
 
     Where the loader's indices are known, those of the skipped batches are drawn, so that the order is the same, and
-    their data are not read. Everything that decides the order has been drawn when this returns.
+    their data are not read. Everything that decides the order has been drawn when this returns; an order of (seed,
+    epoch) or of the data set alone is not held as a list.
 
     Args:
         loader: any loader.
@@ -223,17 +224,33 @@ def remaining(loader: Any, skip: int, noted: Sequence[tuple[torch.Generator, tor
     indices = iter(drawn)
     for _ in range(skip):
         next(indices, None)
-    rest: list[Any] = []
-    strangers = [(generator, state) for generator, state in noted if not torch.equal(generator.get_state(), state)]
-    for batch in indices:
-        rest.append(batch)
-        strangers = [each for each in strangers if not torch.equal(each[0].get_state(), each[1])]
-    strangers = [each for each in strangers if not torch.equal(each[0].get_state(), each[1])]
+    rest: Any = indices
+    strangers = _elsewhere(noted)
+    if not draws_nothing(loader):
+        rest = []
+        for batch in indices:
+            rest.append(batch)
+            strangers = _elsewhere(strangers)
+        strangers = _elsewhere(strangers)
     own = [(generator, generator.get_state()) for generator, _ in noted]
     options: dict[str, Any] = {"batch_sampler": rest} if batched else {"sampler": rest, "batch_size": None}
     source = iter(DataLoader(loader.dataset, generator=loader.generator, **options, **kept_options(loader)))
     _set_states([*own, *strangers])
     return source
+
+
+def draws_nothing(loader: Any) -> bool:
+    """Whether a DataLoader's order is no matter of generators that others draw from, so that it may be made later."""
+    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
+        return False
+    return type(loader.sampler) in (ShardSampler, DrawnShard, SequentialSampler)
+
+
+def _elsewhere(
+    states: Sequence[tuple[torch.Generator, torch.Tensor]],
+) -> list[tuple[torch.Generator, torch.Tensor]]:
+    """Those of the generators that are in another state."""
+    return [(generator, state) for generator, state in states if not torch.equal(generator.get_state(), state)]
 
 
 def _set_states(states: Iterable[tuple[torch.Generator, torch.Tensor]]) -> None:

@@ -88,6 +88,12 @@ class Updates:
         if window.is_open and window.closes and not window.is_trained:
             window.leave_out()  # this is the update of what earlier micro-batches left
 
+    def forget(self, optimizer: Optimizer) -> None:
+        """Lets go of a prepared optimizer and of what is noted about it."""
+        self._optimizers[:] = [each for each in self._optimizers if each is not optimizer]
+        self.skipped.discard(id(optimizer))
+        self._precision.forget(optimizer)
+
     def end_window(self) -> None:
         """Moves the loss scale by what the window's gradients were; the next window's optimizers all step."""
         self._precision.update()

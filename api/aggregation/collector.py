@@ -141,6 +141,7 @@ class Collector:
             raise RuntimeError(f"the checkpoint holds totals of {sorted(self._saved)}, which no step returned since")
         patches = dict(self._totals)
         if self._loss is not None:
+            check_samples(self._loss.batch_size)
             patches["loss"] = self._loss
         patches.update({f"step {name}": patch for name, patch in self._returned.items()})
         merged = merge_over_ranks(engine, patches, self._templates)
@@ -171,6 +172,12 @@ class Collector:
                 own.update(out, y)
             computed[metric_name(metric)] = own.compute()
         return named(batch_loss(records), computed, {name_of(key, patch): patch() for key, patch in returned.items()})
+
+
+def check_samples(total: Any) -> None:
+    """Refuses a stage whose samples were counted on the device, where nothing waited to look, and add up to none."""
+    if isinstance(total, torch.Tensor) and not bool(((total >= 0) & total.isfinite()).all()):
+        raise ValueError(f"the `batch_size` function must return a number of at least 0, they sum up to {total}")
 
 
 def patch_state(patch: Any) -> Any:

@@ -17,7 +17,8 @@ class CheckCallback(Callback):
     """Saves the best or the newest model by a metric, and stops early.
 
     The file is `<ckpt_dir>/<running_id>/checkpoint.ckpt`; further monitors in the same folder write
-    `checkpoint-2.ckpt` and so on. What it holds lets `Trainer(resume=...)` go on exactly.
+    `checkpoint-2.ckpt` and so on. What it holds lets `Trainer(resume=...)` go on exactly. A state whose weights hold
+    NaN or inf never replaces it: that is written beside it, as `checkpoint-not-finite.ckpt`, with a warning.
 
     Args:
         monitor: the metric's name in the results of its stage.
@@ -98,9 +99,14 @@ class CheckCallback(Callback):
         metrics = val_metrics if self.on_stage == "val" else train_metrics
         if self.on_stage == "val" and val_tasks and not val_metrics:
             return  # an epoch without validation
-        is_better = self._judge(self._value(metrics))
+        value = self._value(metrics)
+        is_better = self._is_better(value)
         if is_better or not self.save_best:
             trainer.checkpointer.request(self)
+        if is_better and trainer.checkpointer.is_finite():  # broken weights are never the best, whatever they gave
+            self.best_value, self.worse_times = value, 0
+        else:
+            self.worse_times += 1
         if 0 < self.patience <= self.worse_times:
             raise StopLoopException(
                 f"stopped early: {self.on_stage} {self.monitor} has not improved for {self.worse_times} epochs "
@@ -120,7 +126,7 @@ class CheckCallback(Callback):
                 f"CheckCallback needs a number, {self.monitor!r} is {metrics[self.monitor]}"
             ) from error
 
-    def _judge(self, value: float) -> bool:
+    def _is_better(self, value: float) -> bool:
         if not math.isfinite(value):
             if not self._has_warned:
                 self._has_warned = True
@@ -128,16 +134,10 @@ class CheckCallback(Callback):
                 warnings.warn(
                     f"{self.on_stage} {self.monitor} is {name}: it counts as no improvement", UserWarning, stacklevel=2
                 )
-            is_better = False
-        elif self.best_value is None:
-            is_better = True
-        else:
-            is_better = value < self.best_value if self.mode == "min" else value > self.best_value
-        if is_better:
-            self.best_value, self.worse_times = value, 0
-        else:
-            self.worse_times += 1
-        return is_better
+            return False
+        if self.best_value is None:
+            return True
+        return value < self.best_value if self.mode == "min" else value > self.best_value
 
     def identity(self) -> dict[str, str]:
         """What tells it from other monitors."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import warnings
+from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
 from deepepochs.engine import CheckpointError, Stopper, load_rng_state, save_file
@@ -13,6 +15,7 @@ from ..callbacks import CheckCallback
 from ..exceptions import StopLoopException
 from .content import collect, model_states, read, restore
 from .files import newest
+from .finiteness import beside, first_not_finite
 from .groups import complete_groups
 from .mid_epoch import StepSaver
 
@@ -56,10 +59,8 @@ class Checkpointer:
         requests, self._requests = self._requests, []
         for monitor in requests:
             path = monitor.path(self._trainer)
-            content = collect(self._trainer, self.monitors, path)
-            if self._trainer.main_process:
-                save_file(path, content)
-            monitor.found = path
+            if self._write(path, None):
+                monitor.found = path
 
     @property
     def saves_steps(self) -> bool:
@@ -68,10 +69,27 @@ class Checkpointer:
 
     def save_step(self, monitor: CheckCallback, position: dict[str, Any] | None) -> None:
         """Writes a monitor's checkpoint within an epoch; every rank calls it."""
-        path = monitor.step_path(self._trainer)
+        self._write(monitor.step_path(self._trainer), position)
+
+    def is_finite(self) -> bool:
+        """Whether the weights are finite, so that they may be the best ones; every rank calls it."""
+        return first_not_finite(self._trainer) is None
+
+    def _write(self, path: Path, position: dict[str, Any] | None) -> bool:
+        """Whether the state went to that file: one that is not finite goes beside it."""
         content = collect(self._trainer, self.monitors, path, position)
+        wrong = first_not_finite(self._trainer)
+        place = path if wrong is None else beside(path)
         if self._trainer.main_process:
-            save_file(path, content)
+            save_file(place, content)
+            if wrong is not None:
+                warnings.warn(
+                    f"the weights are not finite any more ({wrong!r} holds NaN or inf): the state is saved as "
+                    f"{str(place)!r}, and {path.name!r} is left as it was",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        return wrong is None
 
     def watcher(self, task: Any, collector: Any) -> Callable[[int], None] | None:
         """What is to be called after each training batch with its index; None where nothing is."""

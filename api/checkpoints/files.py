@@ -9,13 +9,14 @@ from typing import Any, Iterable, Sequence
 from deepepochs.engine import CheckpointError, load_file
 
 from ..protocols import Run
+from .finiteness import is_beside
 
 
 def newest(trainer: Run, monitors: Sequence[Any], run: str | None) -> Path | None:
     """The newest checkpoint in the folders of all monitors, the same on all ranks.
 
     Runs are compared by the time of their last file, the files of one run by how far its training had come: copies and
-    restored backups keep no times to rely on.
+    restored backups keep no times to rely on. A state that is not finite is none to go on from.
 
     Args:
         trainer: whose ranks.
@@ -26,7 +27,8 @@ def newest(trainer: Run, monitors: Sequence[Any], run: str | None) -> Path | Non
     if trainer.main_process:
         for folder in dict.fromkeys(Path(each.ckpt_dir) for each in monitors):
             runs: Iterable[Path] = folder.iterdir() if run is None and folder.is_dir() else [folder / str(run)]
-            found += [file for each in runs for file in each.glob("checkpoint*.ckpt")]
+            files = [file for each in runs for file in each.glob("checkpoint*.ckpt")]
+            found += [file for file in files if not is_beside(file)]
         latest = max(found, key=_written, default=None)
         if latest is not None:
             found = [file for file in found if file.parent.name == latest.parent.name]

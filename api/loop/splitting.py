@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Callable, Tuple
 
 import torch
@@ -96,10 +97,11 @@ def sizer(batch_size: Any) -> Callable[[Any, Any], int]:
         return lambda batch_x, batch_y: (
             batch_x.shape[0] if type(batch_x) is torch.Tensor and batch_x.ndim else infer_size(batch_x)
         )
-    if isinstance(batch_size, int):
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}")
-        return lambda batch_x, batch_y: batch_size
+    if isinstance(batch_size, Integral) and not isinstance(batch_size, bool):
+        samples = int(batch_size)
+        if samples < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {samples}")
+        return lambda batch_x, batch_y: samples
     if callable(batch_size):
         return checked_sizer(batch_size)
     raise TypeError(f"`batch_size` must be a whole number or a function (batch_x, batch_y) -> int, got {batch_size!r}")
@@ -110,8 +112,19 @@ def checked_sizer(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 
     def size(batch_x: Any, batch_y: Any) -> Any:
         samples = function(batch_x, batch_y)
-        if isinstance(samples, torch.Tensor) or (isinstance(samples, Real) and float(samples) >= 0):
+        if (type(samples) is int and samples >= 0) or is_count(samples):
             return samples
-        raise ValueError(f"the `batch_size` function must return a number of at least 0, got {samples!r}")
+        raise ValueError(
+            f"the `batch_size` function must return a number of at least 0, got {samples!r}; it must be finite"
+        )
 
     return size
+
+
+def is_count(samples: Any) -> bool:
+    """Whether it is a finite number of at least 0; one on an accelerator is looked at when the stage ends."""
+    if isinstance(samples, torch.Tensor):
+        if samples.numel() != 1 or samples.is_complex() or samples.dtype == torch.bool:
+            return False
+        return not samples.is_cpu or is_count(samples.item())
+    return isinstance(samples, Real) and not isinstance(samples, bool) and 0 <= float(samples) < math.inf

@@ -12,7 +12,6 @@ import pickle
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import uuid
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Callable, Iterator
 import torch
 import torch.distributed as dist
 
+from .folder import job_folder
 from .script import lacking_names, referred_names
 from .worker import run_rank, write
 
@@ -70,10 +70,10 @@ def launch(main: Callable[[], Any], num_processes: int | None = None) -> Any:
     if count == 1:
         return main()
     check_importable(main)
-    with tempfile.TemporaryDirectory(prefix="deepepochs-") as folder, restored_process():
+    with job_folder() as folder, restored_process():
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        stop = _run_group(main, count, Path(folder))
-        path = Path(folder, "result")
+        stop = _run_group(main, count, folder)
+        path = folder / "result"
         result = pickle.loads(path.read_bytes()) if path.exists() else None
     if stop is not None:
         signal.raise_signal(stop)  # the ranks have ended and the handlers are the caller's again: now it is his

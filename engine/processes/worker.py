@@ -15,6 +15,8 @@ from typing import Any, Callable, NoReturn
 
 import torch
 
+from .folder import held
+
 SETTLE_S = 0.5  # a failed rank lives on this long, so that the launcher sees first which rank had gone before it
 GRACE_S = 3.0  # how long a rank may go on after another has gone
 OVER = b"over"  # what a rank's file says when its main is
@@ -24,6 +26,11 @@ def run_rank(main: Callable[[], Any], name: str) -> None:
     """What each process runs: main, and a note of how it ended. The file `<rank>.main` holds its id until that."""
     rank, folder = int(os.environ["RANK"]), Path(name)
     own = folder / f"{rank}.main"
+    with held(folder):
+        _run_held(main, rank, folder, own)
+
+
+def _run_held(main: Callable[[], Any], rank: int, folder: Path, own: Path) -> None:
     write(own, str(os.getpid()).encode())
     if os.name == "posix":
         threading.Thread(target=_watch_others, args=(folder, own), daemon=True).start()
