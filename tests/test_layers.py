@@ -118,7 +118,6 @@ LONGER_FILES = {
     "api/trainer.py": "the public surface with its docstrings",
     "compat/trainer.py": "the public surface with its docstrings",
     "compat/trainer_properties.py": "Lightning's many small properties, one after the other",
-    "engine/engine.py": "the public surface with its docstrings",
     "engine/processes/group.py": "the group's life and its collectives, which share one state",
 }
 LONGER_CLASSES = {
