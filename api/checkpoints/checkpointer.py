@@ -30,6 +30,7 @@ class Checkpointer:
         rng_state: this rank's generators as a loaded checkpoint has them; None once they are put back.
         generator_states: those of the training loaders' own generators, a list for each task.
         pending_groups: states of parameter groups that callbacks have yet to add; None for none.
+        has_loaded: whether a file was loaded since the last fit began.
         finished_metrics: metrics of the training tasks that the present epoch has finished.
         stopper: tells whether a signal asks to stop; None where none can.
     """
@@ -41,6 +42,7 @@ class Checkpointer:
         self.rng_state: Any = None
         self.generator_states: list[Any] = []
         self.pending_groups: Any = None
+        self.has_loaded = False
         self.finished_metrics: dict[str, Any] = {}
         self.stopper: Stopper | None = None
         self._requests: list[CheckCallback] = []
@@ -107,6 +109,7 @@ class Checkpointer:
             CheckpointError: the file is missing, damaged, unsafe, or does not fit; the trainer is as before.
         """
         restore(self._trainer, self, read(self._trainer, path), path, tasks)
+        self.has_loaded = True
         self._trainer.print(f"loaded the checkpoint {path} of epoch {self._trainer.init_epoch}")
 
     def resume(self, wanted: bool | int | str, tasks: Sequence[Any]) -> None:
@@ -130,6 +133,12 @@ class Checkpointer:
         else:
             folders = sorted({each.ckpt_dir for each in self.monitors})
             raise CheckpointError(f"the run {wanted!r} to resume has no checkpoint in {folders}")
+
+    def purge_logs(self) -> None:
+        """Takes what lies behind a loaded file out of the run's log, once: the fit writes it again."""
+        has_loaded, self.has_loaded = self.has_loaded, False
+        if has_loaded:
+            self._trainer.writer.purge(self._trainer.init_epoch)
 
     def take_position(self) -> Any:
         """Where within an epoch the next training stage goes on, once; None for an epoch's beginning."""

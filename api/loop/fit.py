@@ -38,6 +38,7 @@ class FitLoop:
                 trainer.trigger("before_fit", epochs=trainer.max_epochs)
                 wanted, trainer.resume = trainer.resume, False
                 saves.resume(wanted, [*self._train, *self._val])
+                saves.purge_logs()
                 check_reading(saves.position, self._train)
                 self._check_monitors()
                 trainer.equalise()
