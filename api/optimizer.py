@@ -129,7 +129,7 @@ def without_code(state: Any) -> Any:
 
 def with_code(state: Any, present: Any) -> Any:
     """What `without_code` left, with the functions that the present state has in their places."""
-    if isinstance(state, Mapping) and isinstance(present, Mapping):
+    if type(state) in (dict, OrderedDict) and isinstance(present, Mapping):
         kept = {name: value for name, value in present.items() if name not in state and is_code(value)}
         return {**{name: with_code(value, present.get(name)) for name, value in state.items()}, **kept}
     if type(state) in (list, tuple) and type(present) is type(state) and len(present) == len(state):

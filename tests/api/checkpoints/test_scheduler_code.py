@@ -102,4 +102,8 @@ def test_plain_states_are_as_they_were():
     model = nn.Linear(2, 2)
     opt = sgd(model)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(opt, [1, 1, 3])
-    assert Optimizer(opt, scheduler).state_dict()["sched_state"] == scheduler.state_dict()
+    ours = Optimizer(opt, scheduler)
+    before = copy.deepcopy(scheduler.state_dict())
+    assert ours.state_dict()["sched_state"] == before
+    ours.load_state_dict(copy.deepcopy(ours.state_dict()))
+    assert repr(scheduler.state_dict()) == repr(before)  # the milestones are still a Counter
