@@ -10,11 +10,11 @@ from typing import Any, Callable, Iterator, Sequence
 from deepepochs.engine import CheckpointError, Stopper, load_rng_state, save_file
 
 from ..callbacks import CheckCallback
-from ..exceptions import StopLoopException
+from ..exceptions import StopLoopException, ValidationLeft
 from .content import collect, model_states, read, restore
 from .files import newest
 from .groups import complete_groups
-from .mid_epoch import StepSaver
+from .mid_epoch import StepSaver, trained_position
 
 
 class Checkpointer:
@@ -87,6 +87,36 @@ class Checkpointer:
                 self.end_terminated(saver.position(index + 1))
 
         return watch
+
+    def validation_watcher(self) -> Callable[[int], None] | None:
+        """What is to be called after each validation batch; None where nothing is."""
+        stopper = self.stopper
+        if stopper is None or self._trainer.engine.world_size > 1 or not self.saves_on_sigterm:
+            return None
+
+        def watch(index: int) -> None:
+            if stopper.is_terminated_alone():
+                raise ValidationLeft
+
+        return watch
+
+    @property
+    def saves_on_sigterm(self) -> bool:
+        """Whether SIGTERM is to end training after a save."""
+        return any(each.on_sigterm for each in self.monitors)
+
+    @property
+    def sigterm_seconds(self) -> float:
+        """How long the process may take for that: the shortest that a monitor asks for."""
+        return min([each.sigterm_seconds for each in self.monitors if each.on_sigterm], default=float("inf"))
+
+    def end_validation(self, metrics: dict[str, Any]) -> None:
+        """Saves and stops after a validation that was left, as if it had not begun.
+
+        Args:
+            metrics: those of the training, which is finished.
+        """
+        self.end_terminated(trained_position(self._trainer, metrics))
 
     def end_terminated(self, position: dict[str, Any] | None) -> None:
         """Saves and stops, as SIGTERM asks for."""
