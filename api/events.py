@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any, Callable, Iterable
 
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
@@ -99,3 +101,34 @@ def records(events: Iterable[bytes]) -> bytes:
     for event in events:
         writer.write(event)
     return stream.getvalue()
+
+
+def later_dropped(content: bytes, is_later: Callable[[str, int], bool]) -> bytes | None:
+    """A file of events without later values.
+
+    Args:
+        content: the file's.
+        is_later: (tag, step) -> whether a value goes.
+
+    Returns:
+        What is left, each record as it was where it loses nothing; None where nothing goes.
+    """
+    left, position, has_changed = [], 0, False
+    while position + 16 <= len(content):
+        end = position + 16 + int(struct.unpack_from("<Q", content, position)[0])  # length, checksum, data, checksum
+        if end > len(content):
+            break
+        try:
+            event = Event.FromString(content[position + 12 : end - 4])
+        except DecodeError:
+            break
+        values = [value for value in event.summary.value if not is_later(value.tag, event.step)]
+        if len(values) == len(event.summary.value):
+            left.append(content[position:end])
+        else:
+            has_changed = True
+            del event.summary.value[:]
+            event.summary.value.extend(values)
+            left.append(records([event.SerializeToString()]) if values else b"")
+        position = end
+    return b"".join([*left, content[position:]]) if has_changed else None  # what is damaged stays as it is

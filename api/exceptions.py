@@ -5,6 +5,10 @@ class StopLoopException(Exception):
     """Raise it in a callback or a step to end `fit` in good order."""
 
 
+class ValidationLeft(Exception):
+    """SIGTERM was noticed between two batches of a validation: `fit` saves and ends; nobody else meets this."""
+
+
 class LoopException(Exception):
     """A loop cannot go on; it leaves `fit` as any other error does."""
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import types
+import weakref
+from collections import OrderedDict
 from typing import Any, Iterable, Mapping, Sequence
 
 import torch
+
+CODE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, weakref.ref)
 
 
 class Optimizer:
@@ -81,17 +87,17 @@ class Optimizer:
             self.scheduler.step(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the optimizer (`opt_state`) and of its scheduler (`sched_state`)."""
+        """The states of the optimizer (`opt_state`) and of its scheduler (`sched_state`), without functions in it."""
         return {
             "opt_state": self.opt.state_dict(),
-            "sched_state": None if self.scheduler is None else self.scheduler.state_dict(),
+            "sched_state": None if self.scheduler is None else without_code(self.scheduler.state_dict()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what `state_dict` gave."""
+        """Restores what `state_dict` gave; functions in the scheduler's state stay the present ones."""
         self.opt.load_state_dict(state["opt_state"])
         if self.scheduler is not None and state["sched_state"] is not None:
-            self.scheduler.load_state_dict(state["sched_state"])
+            self.scheduler.load_state_dict(with_code(state["sched_state"], self.scheduler.state_dict()))
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -105,6 +111,37 @@ class Optimizer:
     def get_current_lr(self) -> float:
         """The learning rate of the first group."""
         return float(self.param_groups[0]["lr"])
+
+
+def without_code(state: Any) -> Any:
+    """A scheduler's state without functions, classes and methods, as some versions of torch put into it.
+
+    Args:
+        state: a dictionary, list or tuple, however nested. An entry of a dictionary goes; an item of a list, whose
+            place counts, becomes None.
+    """
+    if type(state) in (dict, OrderedDict):
+        return {name: without_code(value) for name, value in state.items() if not is_code(value)}
+    if type(state) in (list, tuple):
+        return type(state)(None if is_code(value) else without_code(value) for value in state)
+    return state
+
+
+def with_code(state: Any, present: Any) -> Any:
+    """What `without_code` left, with the functions that the present state has in their places."""
+    if type(state) in (dict, OrderedDict) and isinstance(present, Mapping):
+        kept = {name: value for name, value in present.items() if name not in state and is_code(value)}
+        return {**{name: with_code(value, present.get(name)) for name, value in state.items()}, **kept}
+    if type(state) in (list, tuple) and type(present) is type(state) and len(present) == len(state):
+        return type(state)(
+            own if value is None and is_code(own) else with_code(value, own) for value, own in zip(state, present)
+        )
+    return state
+
+
+def is_code(value: Any) -> bool:
+    """Whether it is a function, a method or a class: a file can hold no more than its name."""
+    return isinstance(value, CODE)
 
 
 class Optimizers(list):  # type: ignore[type-arg]

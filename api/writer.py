@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+from deepepochs.engine import replaced
 
 from .appending import append_whole, drop_half_line
 from .output import tell
+
+LastStep = Callable[[str, int], "int | None"]
 
 
 class Writer:
@@ -26,12 +30,15 @@ class Writer:
         self._folder: Path | None = None
         self._writer: Any = None
         self._has_told = False
+        self._counters: list[LastStep] = []
 
-    def open(self, log_dir: str) -> None:
+    def open(self, log_dir: str, last_step: LastStep | None = None) -> None:
         """Chooses the folder, before the first write.
 
         Args:
             log_dir: the folder of all runs.
+            last_step: (tag, finished epochs) -> the last step of that curve that the callback has counted; None for
+                curves of others. For `purge`.
 
         Raises:
             ValueError: another callback has chosen another one.
@@ -42,6 +49,51 @@ class Writer:
                 f"log callbacks share one writer: give all of them the same `log_dir`, got {self._folder} and {folder}"
             )
         self._folder = folder
+        if last_step is not None and last_step not in self._counters:
+            self._counters.append(last_step)
+
+    def purge(self, epochs: int) -> None:
+        """Takes out of the run's log what lies behind the state that was loaded: it will be written again.
+
+        Args:
+            epochs: how many are finished in that state.
+        """
+        self.close()
+        if self._folder is None or not self._is_main or not self._folder.is_dir():
+            return
+        from .events import later_dropped
+
+        try:
+            for path in self._folder.glob("*tfevents*"):
+                rewrite(path, later_dropped(path.read_bytes(), lambda tag, step: self._is_later(tag, step, epochs)))
+            path = self._folder / "scalars.jsonl"
+            if path.is_file():
+                rewrite(path, self._lines_left(path.read_bytes(), epochs))
+        except OSError as error:
+            self._tell(error)
+
+    def _is_later(self, tag: str, step: int, epochs: int) -> bool:
+        limits = [limit for limit in [last_step(tag, epochs) for last_step in self._counters] if limit is not None]
+        return bool(limits) and step > limits[0]
+
+    def _lines_left(self, lines: bytes, epochs: int) -> bytes:
+        """The lines of a scalars.jsonl without later values; a line that is none of its own stays as it is."""
+        left = []
+        for line in lines.splitlines(keepends=True):
+            if not line.endswith(b"\n"):  # of a process that was killed
+                continue
+            try:
+                record = json.loads(line)
+                step = record["step"]
+                kept = {tag: value for tag, value in record.items() if not self._is_later(tag, step, epochs)}
+            except (ValueError, TypeError, KeyError, AttributeError):
+                left.append(line)
+                continue
+            if kept == record:
+                left.append(line)
+            elif set(kept) - {"step", "hyper_params"}:
+                left.append(json.dumps(kept).encode() + b"\n")
+        return b"".join(left)
 
     @property
     def folder(self) -> Path | None:
@@ -113,6 +165,13 @@ class Writer:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def rewrite(path: Path, content: bytes | None) -> None:
+    """Gives a file another content, all or nothing; None leaves it alone."""
+    if content is not None and content != path.read_bytes():
+        with replaced(path) as file:
+            file.write(content)
 
 
 def write_hyper_params(board: Any, hyper_params: Mapping[str, Any], tags: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """The engine: devices, precision, accumulation, processes and data for custom training loops."""
 
+from .atomic import replaced
 from .checkpoint import CheckpointError, UnsafeCheckpoint, load_file, read_file, save_file, write_file
 from .data import Loader, placer, sized
 from .device import available_devices, choose_device, move
@@ -36,6 +37,7 @@ __all__ = [
     "placer",
     "preserved_rng",
     "read_file",
+    "replaced",
     "rng_state",
     "save_file",
     "set_seed",

@@ -28,10 +28,12 @@ class Stopper:
 
     Args:
         engine: the ranks.
+        limit_s: how long after SIGTERM the process may take to get to a place where it can stop; then it ends as it is.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, limit_s: float = TERM_S) -> None:
         self._engine = engine
+        self._limit_s = limit_s
         self._asked = 0  # 1 by Ctrl-C, 2 by SIGTERM
         self._asked_at = 0.0
         self._left, self._interval = 1, 1
@@ -49,10 +51,10 @@ class Stopper:
             raise KeyboardInterrupt
 
     def note_termination(self, number: int, frame: Any) -> None:
-        """Notes SIGTERM, and ends the process if it does not get to a window's end soon."""
+        """Notes SIGTERM, and ends the process if it does not get to a place where it can stop soon."""
         if self._asked < 2:
             self._asked = 2
-            self._deadline = threading.Timer(TERM_S, os._exit, [128 + number])
+            self._deadline = threading.Timer(self._limit_s, os._exit, [128 + number])
             self._deadline.daemon = True
             self._deadline.start()
 
@@ -66,6 +68,10 @@ class Stopper:
             return False
         self._left -= 1
         return self._left <= 0 and self.ask()
+
+    def is_terminated_alone(self) -> bool:
+        """Whether this process was told to end, and is the only one: several would have to agree first."""
+        return self._asked == 2 and self._engine.world_size == 1
 
     def ask(self) -> bool:
         """Asks all ranks, and settles when to ask again.
@@ -88,14 +94,15 @@ class Stopper:
 
 
 @contextlib.contextmanager
-def signals_noted(engine: Engine, notes_termination: bool) -> Iterator[Stopper | None]:
+def signals_noted(engine: Engine, notes_termination: bool, limit_s: float = TERM_S) -> Iterator[Stopper | None]:
     """While a fit runs: signals that need an agreement or a save are noted; None where none is.
 
     Args:
         engine: the ranks.
         notes_termination: whether SIGTERM is to end the training after a save.
+        limit_s: how long after SIGTERM the process may take to get to a place where it can stop.
     """
-    stopper = Stopper(engine)
+    stopper = Stopper(engine, limit_s)
     handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
         if engine.world_size > 1 and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

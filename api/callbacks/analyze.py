@@ -40,7 +40,7 @@ class AnalyzeCallback(Callback):
 
     def on_before_fit(self, trainer: Run, epochs: int) -> None:
         """Opens the log and hooks the layers; the hooks go with the end of the fit, however it ends."""
-        trainer.writer.open(self.log_dir)
+        trainer.writer.open(self.log_dir, self.last_step)
         if not trainer.main_process:
             return
         for name, module in unwrap(trainer.model).named_modules():
@@ -89,6 +89,11 @@ class AnalyzeCallback(Callback):
     def on_after_fit(self, trainer: Run) -> None:
         """Brings the log onto the disk."""
         trainer.writer.flush()
+
+    def last_step(self, tag: str, epochs: int) -> int | None:
+        """The last step of a curve that was counted; None for those of others, and if nothing was counted."""
+        is_own = tag.split("/")[0] in (self.mode, f"{self.mode}_mean", f"{self.mode}_std")
+        return self._batches or None if is_own else None
 
     def state_dict(self) -> dict[str, Any]:
         """How many batches were counted."""

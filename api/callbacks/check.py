@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import warnings
 from pathlib import Path
 from typing import Any, Mapping, Sequence
@@ -30,7 +31,10 @@ class CheckCallback(Callback):
         every_n_steps: also keep the newest state within an epoch, every so many updates, in a file of its own
             (`checkpoint-step.ckpt`); resuming goes on with the next batch.
         on_sigterm: save to that file and stop in good order when the process gets SIGTERM while it trains, as
-            clusters send it before they take a machine back; all ranks stop after the same window.
+            clusters send it before they take a machine back; all ranks stop after the same window. One process alone
+            stops within the validation, too, and a resume begins that anew.
+        sigterm_seconds: how long that may take: a process that cannot stop by then (in one very long batch, or in
+            the validation of several ranks) ends without a save. Give less than the cluster does before it kills.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -49,6 +53,7 @@ class CheckCallback(Callback):
         ckpt_dir: str = "./logs",
         every_n_steps: int | None = None,
         on_sigterm: bool = True,
+        sigterm_seconds: float = 10.0,
     ) -> None:
         super().__init__(priority=-1)
         if on_stage not in ("train", "val"):
@@ -59,7 +64,11 @@ class CheckCallback(Callback):
             raise ValueError(f"`patience` must be a whole number of at least 0, got {patience!r}")
         if every_n_steps is not None and (not isinstance(every_n_steps, int) or every_n_steps < 1):
             raise ValueError(f"`every_n_steps` must be a whole number of at least 1, got {every_n_steps!r}")
+        is_number = isinstance(sigterm_seconds, (int, float)) and not isinstance(sigterm_seconds, bool)
+        if not is_number or not 0 < sigterm_seconds <= threading.TIMEOUT_MAX:
+            raise ValueError(f"`sigterm_seconds` must be a number of seconds above 0, got {sigterm_seconds!r}")
         self.every_n_steps, self.on_sigterm = every_n_steps, on_sigterm
+        self.sigterm_seconds = float(sigterm_seconds)
         self.monitor, self.on_stage, self.mode = monitor, on_stage, mode
         self.patience, self.save_best = patience, save_best
         self.ckpt_dir = os.path.abspath(ckpt_dir)  # whatever the working directory becomes

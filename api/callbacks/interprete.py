@@ -82,7 +82,7 @@ class InterpreteCallback(Callback):
 
     def on_before_fit(self, trainer: Run, epochs: int) -> None:
         """Opens the log."""
-        trainer.writer.open(self.log_dir)
+        trainer.writer.open(self.log_dir, last_step)
 
     def on_before_train_epochs(self, trainer: Run, tasks: Sequence[Task], epoch_idx: int) -> None:
         """Starts anew."""
@@ -94,7 +94,7 @@ class InterpreteCallback(Callback):
 
     def on_before_test_epochs(self, trainer: Run, tasks: Sequence[Task]) -> None:
         """Opens the log and starts anew."""
-        trainer.writer.open(self.log_dir)
+        trainer.writer.open(self.log_dir, last_step)
         self._start("test")
 
     def _start(self, stage: str) -> None:
@@ -209,6 +209,11 @@ class InterpreteCallback(Callback):
         from ..board import run_tensorboard
 
         return run_tensorboard(self.log_dir)
+
+
+def last_step(tag: str, epochs: int) -> int | None:
+    """The last step of a figure or an image in the log: they are counted in epochs; None for what others write."""
+    return epochs if tag.split("/")[0] in ("confusion_matrix", *[f"top_samples_{stage}" for stage in STAGES]) else None
 
 
 def sample(data: Any, index: int, count: int) -> Any:

@@ -62,7 +62,7 @@ class LogCallback(Callback):
 
     def _start(self, trainer: Run) -> None:
         self._is_silent = not trainer.main_process
-        trainer.writer.open(self.log_dir)
+        trainer.writer.open(self.log_dir, self.last_step)
         trainer.cleanup.callback(self._flush, trainer)
 
     def on_before_epoch(self, trainer: Run, train_tasks: Any, val_tasks: Any, epoch_idx: int) -> None:
@@ -156,6 +156,24 @@ class LogCallback(Callback):
             trainer.writer.hyper_params(params, list(values))
         self._put(trainer, [(trainer.init_epoch, values)])
         self._flush(trainer)
+
+    def last_step(self, tag: str, epochs: int) -> int | None:
+        """The last step of a curve that was counted.
+
+        Args:
+            tag: the curve's.
+            epochs: finished epochs.
+
+        Returns:
+            None for a curve of others, and for batches if none was counted: the loaded file knew nothing of them.
+        """
+        name, stage = tag.split("/")[:-1], tag.split("/")[-1]
+        place = name[-1] if len(name) > 1 else ""
+        if stage not in self._batches or not name:
+            return None
+        if place == "batch":
+            return self._batches[stage] if self._batches["train"] else None
+        return epochs if place == "epoch" or stage == "test" else None
 
     def state_dict(self) -> dict[str, Any]:
         """How many batches of each stage were counted."""

@@ -12,12 +12,12 @@ from typing import Any, Callable, Iterator, Sequence
 from deepepochs.engine import CheckpointError, Stopper, load_rng_state, save_file
 
 from ..callbacks import CheckCallback
-from ..exceptions import StopLoopException
+from ..exceptions import StopLoopException, ValidationLeft
 from .content import collect, model_states, read, restore
 from .files import newest
 from .finiteness import beside, first_not_finite
 from .groups import complete_groups
-from .mid_epoch import StepSaver
+from .mid_epoch import StepSaver, trained_position
 
 
 class Checkpointer:
@@ -33,6 +33,7 @@ class Checkpointer:
         rng_state: this rank's generators as a loaded checkpoint has them; None once they are put back.
         generator_states: those of the training loaders' own generators, a list for each task.
         pending_groups: states of parameter groups that callbacks have yet to add; None for none.
+        has_loaded: whether a file was loaded since the last fit began.
         finished_metrics: metrics of the training tasks that the present epoch has finished.
         stopper: tells whether a signal asks to stop; None where none can.
     """
@@ -44,6 +45,7 @@ class Checkpointer:
         self.rng_state: Any = None
         self.generator_states: list[Any] = []
         self.pending_groups: Any = None
+        self.has_loaded = False
         self.finished_metrics: dict[str, Any] = {}
         self.stopper: Stopper | None = None
         self._requests: list[CheckCallback] = []
@@ -106,6 +108,36 @@ class Checkpointer:
 
         return watch
 
+    def validation_watcher(self) -> Callable[[int], None] | None:
+        """What is to be called after each validation batch; None where nothing is."""
+        stopper = self.stopper
+        if stopper is None or self._trainer.engine.world_size > 1 or not self.saves_on_sigterm:
+            return None
+
+        def watch(index: int) -> None:
+            if stopper.is_terminated_alone():
+                raise ValidationLeft
+
+        return watch
+
+    @property
+    def saves_on_sigterm(self) -> bool:
+        """Whether SIGTERM is to end training after a save."""
+        return any(each.on_sigterm for each in self.monitors)
+
+    @property
+    def sigterm_seconds(self) -> float:
+        """How long the process may take for that: the shortest that a monitor asks for."""
+        return min([each.sigterm_seconds for each in self.monitors if each.on_sigterm], default=float("inf"))
+
+    def end_validation(self, metrics: dict[str, Any]) -> None:
+        """Saves and stops after a validation that was left, as if it had not begun.
+
+        Args:
+            metrics: those of the training, which is finished.
+        """
+        self.end_terminated(trained_position(self._trainer, metrics))
+
     def end_terminated(self, position: dict[str, Any] | None) -> None:
         """Saves and stops, as SIGTERM asks for."""
         for monitor in [each for each in self.monitors if each.on_sigterm][:1]:
@@ -125,6 +157,7 @@ class Checkpointer:
             CheckpointError: the file is missing, damaged, unsafe, or does not fit; the trainer is as before.
         """
         restore(self._trainer, self, read(self._trainer, path), path, tasks)
+        self.has_loaded = True
         self._trainer.print(f"loaded the checkpoint {path} of epoch {self._trainer.init_epoch}")
 
     def resume(self, wanted: bool | int | str, tasks: Sequence[Any]) -> None:
@@ -148,6 +181,12 @@ class Checkpointer:
         else:
             folders = sorted({each.ckpt_dir for each in self.monitors})
             raise CheckpointError(f"the run {wanted!r} to resume has no checkpoint in {folders}")
+
+    def purge_logs(self) -> None:
+        """Takes what lies behind a loaded file out of the run's log, once: the fit writes it again."""
+        has_loaded, self.has_loaded = self.has_loaded, False
+        if has_loaded:
+            self._trainer.writer.purge(self._trainer.init_epoch)
 
     def take_position(self) -> Any:
         """Where within an epoch the next training stage goes on, once; None for an epoch's beginning."""

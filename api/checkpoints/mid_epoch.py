@@ -53,6 +53,24 @@ class StepSaver:
         }
 
 
+def trained_position(trainer: Any, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Where an epoch stands whose training is finished and whose validation is not.
+
+    Args:
+        trainer: of one process.
+        metrics: those of the training.
+    """
+    return {
+        "task": len(trainer.train_tasks),
+        "batches": 0,
+        "order": reading_orders(trainer.train_tasks),
+        "finished": dict(metrics),
+        "start": [{"rng": rng_state(), "loader": []}],
+        "totals": [None],
+        "loader": [None],
+    }
+
+
 def next_multiple(step: int, every: int) -> int:
     """The next step that `every` divides."""
     return (step // every + 1) * every

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 from deepepochs.engine import confirm_stop, signals_noted
 
 from ..checkpoints.mid_epoch import check_reading
-from ..exceptions import CallbackException, StopLoopException
+from ..exceptions import CallbackException, StopLoopException, ValidationLeft
 from ..history import History
 from .task import EpochTask
 
@@ -33,11 +33,12 @@ class FitLoop:
             The metrics of the epochs of this fit.
         """
         trainer, saves = self._trainer, self._trainer.checkpointer
-        with signals_noted(trainer.engine, saves.saves_steps) as saves.stopper:
+        with signals_noted(trainer.engine, saves.saves_steps, saves.sigterm_seconds) as saves.stopper:
             try:
                 trainer.trigger("before_fit", epochs=trainer.max_epochs)
                 wanted, trainer.resume = trainer.resume, False
                 saves.resume(wanted, [*self._train, *self._val])
+                saves.purge_logs()
                 check_reading(saves.position, self._train)
                 self._check_monitors()
                 trainer.equalise()
@@ -63,7 +64,11 @@ class FitLoop:
         validates = bool(val) and (epoch_idx + 1) % self._val_freq == 0
         trainer.trigger("before_epoch", train_tasks=train, val_tasks=val, epoch_idx=epoch_idx)
         train_metrics = run_stage(trainer, "train", train, epoch_idx)
-        val_metrics = run_stage(trainer, "val", val, epoch_idx) if validates else {}
+        try:
+            val_metrics = run_stage(trainer, "val", val, epoch_idx) if validates else {}
+        except ValidationLeft:
+            trainer.checkpointer.end_validation(train_metrics)
+            raise
         self._schedule(train_metrics, val_metrics, validates)
         for history in (self._own, History(trainer.history)):
             history.append("train", train_metrics, epoch_idx + 1)
@@ -132,11 +137,15 @@ def run_stage(trainer: Any, stage: str, tasks: Sequence[EpochTask], epoch_idx: i
         Their metrics; a name that an earlier task has taken already gets the task's index behind it.
     """
     place = {} if epoch_idx is None else {"epoch_idx": epoch_idx}
-    trainer.trigger(f"before_{stage}_epochs", tasks=tasks, **place)
     is_training = stage == "train"
+    position = trainer.checkpointer.take_position() if is_training else None
+    if position is not None and position["task"] == len(tasks):  # only its validation is to be done
+        trainer.checkpointer.complete_optimizers()
+        trainer.checkpointer.restore_generators()
+        return dict(position["finished"])
+    trainer.trigger(f"before_{stage}_epochs", tasks=tasks, **place)
     if is_training:
         trainer.checkpointer.complete_optimizers()
-    position = trainer.checkpointer.take_position() if is_training else None
     merged: dict[str, Any] = dict(position["finished"]) if position is not None else {}
     for index, task in enumerate(tasks):
         if position is not None and index < position["task"]:

@@ -227,7 +227,10 @@ class EpochTask(StepTools):
         before = trainer.callbacks.listeners(f"before_{stage}_batch")
         after = trainer.callbacks.listeners(f"after_{stage}_batch")
         accumulate = trainer.engine.accumulate if is_training else None
-        watch = trainer.checkpointer.watcher(self, step.collector) if is_training else None
+        saves = trainer.checkpointer
+        watch = saves.watcher(self, step.collector) if is_training else None
+        if stage == "val":
+            watch = saves.validation_watcher()
         is_counted = batches.counts_samples and self._infers_size and trainer.engine.world_size > 1
         index = begin - 1
         for index, batch in enumerate(source, begin):

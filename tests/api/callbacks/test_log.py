@@ -220,7 +220,7 @@ def test_a_graph_has_no_place_in_json_lines():
 
 @pytest.mark.parametrize("every_n_steps", [None, 4])
 def test_steps_continue_after_resume(every_n_steps):
-    """C7, C8: the batch counter goes on where the checkpoint was written, within an epoch too."""
+    """C7, C8: the batch counter goes on where the checkpoint was written, within an epoch too; each is there once."""
 
     class Fails(Callback):
         def on_before_train_batch(self, trainer, **others):
@@ -239,7 +239,6 @@ def test_steps_continue_after_resume(every_n_steps):
         run(Fails())
     run()
     _, found = read()
-    first, begin = [1, 2, 3, 4, 5], 5 if every_n_steps else 4
-    assert [step for step, _ in found["loss/batch/train"]] == [*first, *range(begin, 10)]
+    assert [step for step, _ in found["loss/batch/train"]] == list(range(1, 10))
     assert [step for step, _ in found["loss/batch/val"]] == list(range(1, 10))
     assert [step for step, _ in found["loss/epoch/train"]] == [1, 2, 3]
