@@ -16,7 +16,7 @@ from ..data.combined import Fetcher, known_length
 from ..data.loaders import Source, gather, limited, record_indices, set_epoch
 from ..logs.results import Results
 from ..overrides import MisconfigurationException, is_a, overrides_module, takes
-from .progress import BatchProgress, PredictionProgress
+from .progress import WITHIN, BatchProgress, PredictionProgress
 
 NAMES = {"validate": "validation", "test": "test", "predict": "predict"}  # of the hooks, by stage
 PREFIXES = {"validate": "val", "test": "test", "predict": "predict"}  # of loaders and limits
@@ -41,6 +41,8 @@ class EvaluationLoop:
         self._data_source = Source(f"{self.prefix}_dataloader")
         self._results: Results | None = Results(training=False)
         self._has_run = False
+        self.is_restarting = False  # until the first validation after a checkpoint that was written within an epoch
+        self.is_within_pass = False  # whether that one was written within a validation
         self._max_batches: list[int | float] = []
         self._combined_loader: Any = None
         self._data_fetcher: Any = None
@@ -138,7 +140,7 @@ class EvaluationLoop:
 
     def _begin(self) -> None:
         trainer = self.trainer
-        self._has_run, self._outputs = False, []
+        self._outputs = []
         self._open()
         self._check_arguments()
         self._capture_modes()
@@ -149,11 +151,21 @@ class EvaluationLoop:
 
     def _open(self) -> None:
         """Makes the reader; iterators are made now, their random draws with them."""
-        self.batch_progress.begin_pass()
+        self._has_run = False
+        if self.is_restarting:
+            self.batch_progress.current.rewind()
+        else:
+            self.batch_progress.begin_pass()
         if self.trainer.state.fn == "fit":
             set_epoch(self._combined_loader.flattened, self.trainer.fit_loop.epoch_progress.current.processed)
         self._combined_loader.limits = self.max_batches
         self._data_fetcher = Fetcher(self._combined_loader)
+        self._data_fetcher.fetched += self.batch_progress.current.ready
+        self.is_restarting = self.is_within_pass = False
+
+    def find_place(self) -> None:
+        """Notes whether the loaded checkpoint was written within a validation's step."""
+        self.is_within_pass = self.is_restarting and self.batch_progress.total.place() == WITHIN
 
     def _check_arguments(self) -> None:
         """Decides what steps and hooks get, and refuses a step that cannot take it."""

@@ -11,7 +11,7 @@ import torch
 from ..data.combined import Fetcher, known_length
 from ..data.loaders import Source, gather, limited, set_epoch
 from ..overrides import MisconfigurationException, overrides_module
-from .progress import Progress
+from .progress import BEGINNING, ENDING, WITHIN, Progress
 from .training_epoch_loop import EpochLoop
 
 
@@ -40,7 +40,7 @@ class FitLoop:
         self._loaded_in_epoch = float("-inf")
         self.is_resuming = False  # until the first epoch after a checkpoint has ended
         self.is_restarting = False  # whether it goes on within an epoch, or by updates: metrics are not all there
-        self._is_within_epoch = False  # whether the checkpoint was written between an epoch's batches
+        self._place: tuple[int, int, int] | None = None  # where in its epoch the checkpoint was written, if in one
         self._loader_states: list[Any] = []
 
     # ---- what others read
@@ -103,6 +103,7 @@ class FitLoop:
         if self._is_done() or self.trainer.limit_train_batches == 0:
             return
         torch.set_grad_enabled(True)
+        self._find_place()
         self._begin()
         while not self._is_done():
             self._epoch()
@@ -110,8 +111,8 @@ class FitLoop:
 
     def _begin(self) -> None:
         trainer, current = self.trainer, self.epoch_progress.current
-        self.epoch_progress.total.completed += current.processed - current.completed
-        current.completed = current.processed
+        if self.max_steps == -1:
+            current.completed = current.processed
         if self.epoch_loop._should_check_val_epoch() and trainer.val_dataloaders is None:
             trainer.validating = True
             self.epoch_loop.val_loop.setup_data()
@@ -125,16 +126,19 @@ class FitLoop:
         trainer, progress = self.trainer, self.epoch_progress
         self.setup_data()
         set_epoch(self._combined_loader.flattened, progress.current.processed)
-        resumes, self._is_within_epoch = self._is_within_epoch, False
-        if not resumes:
-            progress.ready()
+        if self._place not in (WITHIN, ENDING):
+            if self._place != BEGINNING:
+                progress.ready()
             trainer.calls.both("on_train_epoch_start")
             progress.started()
         if self._combined_loader.mode == "sequential":
             raise ValueError("training reads its loaders at once; pass CombinedLoader with another mode")
-        self.epoch_loop.run(self._data_fetcher, resumes)
-        self.is_resuming = False
-        self._end_epoch()
+        try:
+            self.epoch_loop.run(self._data_fetcher)
+            self._end_epoch()
+        finally:
+            self.is_resuming = self.is_restarting = False
+            self._place = None
 
     def _end_epoch(self) -> None:
         trainer, calls, loop = self.trainer, self.trainer.calls, self.epoch_loop
@@ -146,7 +150,6 @@ class FitLoop:
         trainer.logged.on_epoch_end()
         if loop.is_at_last_batch() and not self.is_restarting:
             loop.update_schedulers("epoch", plateau=True)
-        self.is_restarting = False
         loop._batches_that_stepped -= 1  # the epoch's metrics belong to its last batch
         trainer.logged.update_train_epoch()
         loop._batches_that_stepped += 1
@@ -208,8 +211,8 @@ class FitLoop:
 
     def _load_loaders(self) -> None:
         stateful = [each for each in self._combined_loader.flattened if hasattr(each, "load_state_dict")]
-        states, self._loader_states = self._loader_states, []
-        if states and self.is_resuming:
+        if self._loader_states and self.is_restarting:
+            states, self._loader_states = self._loader_states, []
             if len(states) != len(stateful):
                 raise RuntimeError(f"the checkpoint holds {len(states)} loaders' states, there are {len(stateful)}")
             for loader, state in zip(stateful, states):
@@ -260,23 +263,25 @@ class FitLoop:
             loop.val_loop.batch_progress.load_state_dict(state["epoch_loop.val_loop.batch_progress"])
         self.epoch_progress.load_state_dict(state["epoch_progress"])
         self._loader_states = list(state["state_dict"].get("combined_loader", []))
-        self._find_place()
+        current = self.epoch_progress.current
+        self.is_resuming = True
+        is_unfinished = current.ready != current.processed or current.started != current.processed
+        self.is_restarting = is_unfinished or loop.max_steps != -1  # by updates it goes on within the epoch, too
+        loop.is_restarting = loop.val_loop.is_restarting = self.is_restarting
 
     def _find_place(self) -> None:
-        """Decides what is left of the epoch that a checkpoint was written in."""
-        epoch, batches, loop = self.epoch_progress, self.epoch_loop.batch_progress, self.epoch_loop
-        self.is_resuming = True
-        self._is_within_epoch = epoch.current.started > epoch.current.processed
-        self.is_restarting = self._is_within_epoch or loop.max_steps != -1
-        if not self._is_within_epoch:
-            return  # written at the epoch's end: the next one follows
-        loop._batches_that_stepped += not loop.should_accumulate()  # counted only after a batch's validation
-        loop.owes_validation = batches.total.completed < batches.total.ready
-        if batches.current.completed < batches.current.processed:  # written in on_train_batch_end
-            batches.completed()
-            if batches.is_last_batch:  # the next epoch follows, without a beginning of its own (Lightning's rule)
+        """Decides where in its epoch a run goes on, by the moment in which its checkpoint was written (Lightning's)."""
+        epoch, loop = self.epoch_progress, self.epoch_loop
+        place = epoch.total.place()
+        self._place = place if self.is_restarting and place in (BEGINNING, WITHIN, ENDING) else None
+        loop.find_place()
+        if self._place == BEGINNING:
+            epoch.current.rewind()
+        if self.is_resuming and not self.is_restarting and place == ENDING:
+            epoch.completed()  # the next one follows
+        if loop.place == ENDING and loop.batch_progress.is_last_batch:  # written in its last on_train_batch_end
+            if self._place == WITHIN:
                 epoch.processed()
                 epoch.completed()
-                loop.begin_pass()
-        for progress in (batches, loop.scheduler_progress, loop.automatic_optimization.steps):
-            progress.current.rewind()  # what had begun when an exception ended the run
+            elif not loop.val_loop.batch_progress.is_last_batch:
+                epoch.completed()

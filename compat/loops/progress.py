@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 KINDS = ("ready", "started", "processed", "completed")
+BEGINNING, WITHIN, ENDING, DONE = (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)  # what `Counts.place` may say
 
 
 class Counts:
@@ -22,6 +23,10 @@ class Counts:
     def rewind(self) -> None:
         """Forgets what began and did not end."""
         self.ready = self.started = self.processed = self.completed
+
+    def place(self) -> tuple[int, int, int]:
+        """Where the newest one stands: by how much each stage is behind the one before it."""
+        return self.ready - self.started, self.started - self.processed, self.processed - self.completed
 
     def add(self, number: int) -> None:
         """Counts things that have gone through all stages."""

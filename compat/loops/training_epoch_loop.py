@@ -11,7 +11,7 @@ from ..logs.results import Results
 from ..overrides import MisconfigurationException, takes
 from .evaluation import EvaluationLoop
 from .optimization import AutomaticOptimization, ManualOptimization
-from .progress import BatchProgress, Progress
+from .progress import DONE, ENDING, BatchProgress, Progress
 
 
 class EpochLoop:
@@ -34,7 +34,9 @@ class EpochLoop:
         self._results = Results(training=True)
         self._batches_that_stepped = 0
         self._takes_index = True
-        self.owes_validation = False  # whether a loaded checkpoint was written between a batch and its validation
+        self.is_restarting = False  # until the first batch after a checkpoint within an epoch
+        self.place: tuple[int, int, int] | None = None  # where in its batch that checkpoint was written
+        self._skips_validation = False  # whether the loaded batch has been validated
 
     # ---- where it stands
 
@@ -73,35 +75,67 @@ class EpochLoop:
         )
 
     def _is_done(self) -> bool:
-        if self.has_reached_max_steps or self.is_at_last_batch():
+        is_trained = self.has_reached_max_steps or self.is_at_last_batch()
+        if is_trained and (not self.is_restarting or self.val_loop._has_run):
             return True
         return bool(self.trainer.should_stop) and self.trainer.fit_loop._can_stop_early
 
     # ---- the loop
 
-    def run(self, fetcher: Fetcher, resumes: bool) -> None:
+    def run(self, fetcher: Fetcher) -> None:
         """Runs the epoch.
 
         Args:
             fetcher: gives the batches.
-            resumes: whether the counts are those of a checkpoint within this epoch.
         """
         self._takes_index = takes(self.trainer.lightning_module.training_step, "batch_idx", at_least=2)
-        if resumes:
-            fetcher.fetched += self.batch_progress.current.ready
-            if self.owes_validation and self._should_validate():
-                self.val_loop.pass_over()
+        if self.is_restarting:
+            self._resume_pass()
         else:
             self.begin_pass()
             if self.trainer.current_epoch > 0 and not self.trainer.fit_loop.is_resuming:
                 fetcher.begin()
-        self.owes_validation = False
+        fetcher.fetched += self.batch_progress.current.ready
         while not self._is_done():
             try:
-                self._batch(fetcher)
+                if not self.is_restarting or self._may_go_on():
+                    self._batch(fetcher)
                 self._after_batch()
             except StopIteration:
                 break
+            finally:
+                self.is_restarting = self.val_loop.is_restarting = False
+        self.is_restarting = self.val_loop.is_restarting = False  # also where there was nothing left
+
+    def find_place(self) -> None:
+        """Notes in which moment of a batch the loaded checkpoint was written; None without one."""
+        self.place = self.batch_progress.total.place() if self.is_restarting else None
+        self.val_loop.find_place()
+
+    def _resume_pass(self) -> None:
+        """Counts go on; what had begun when the checkpoint was written begins anew."""
+        if not self.should_accumulate() and self.place != DONE:
+            self._batches_that_stepped += 1  # counted only after a batch's validation
+        batches = self.batch_progress
+        if self.place == ENDING:
+            batches.completed()
+            if batches.current.completed >= self.trainer.num_training_batches:
+                self.begin_pass()
+        steps, zero_grads = self.automatic_optimization.steps, self.automatic_optimization.zero_grads
+        for progress in (batches, self.scheduler_progress, steps, zero_grads):
+            progress.current.rewind()
+
+    def _may_go_on(self) -> bool:
+        """Whether the first batch after a checkpoint follows at once; else the loaded one is brought to its end."""
+        if self._should_validate():
+            if self.val_loop.is_within_pass:
+                return False
+            if self.place == DONE:
+                self._skips_validation = True
+                return False
+            self.val_loop.pass_over()
+        self.val_loop.is_restarting = False
+        return True
 
     def begin_pass(self) -> None:
         """Counts of this epoch begin."""
@@ -149,7 +183,10 @@ class EpochLoop:
 
     def _after_batch(self) -> None:
         trainer = self.trainer
-        if self._should_validate():
+        validates = self._should_validate()
+        if self._skips_validation:
+            validates = self._skips_validation = False
+        if validates:
             trainer.validating = True
             is_first = trainer.logged._first_batch
             if not self.should_accumulate():
