@@ -47,7 +47,7 @@ class Run(Protocol):
         opt: the optimizers with their schedulers.
         max_epochs: epochs in total.
         init_epoch: finished epochs.
-        global_step: finished updates.
+        global_step: updates that were due, those included that an overflow has skipped: ended windows.
         running_id: the name of this run.
         resume: what the trainer was asked to resume.
         hyper_params: what the user wants to see with the test metrics.

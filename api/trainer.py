@@ -64,6 +64,7 @@ class TrainerBase(StepTools):
         if engine is not None:
             check_engine(engine, device, precision, gradient_accumulation_steps, split_batches)
         self._owns_engine = engine is None
+        self._is_closed = False
         self.metric_patch = patch_class(metric_patch)
         self.general_metrics = combine(metrics)
         self.opt = as_optimizers(opt, model)
@@ -79,7 +80,7 @@ class TrainerBase(StepTools):
             self.engine.prepare_optimizer(each.opt)
         self.max_epochs = epochs
         self.init_epoch = 0
-        self.global_step = 0
+        self.global_step = 0  # ended windows: updates, those included that an overflow has skipped
         self.resume = resume
         self.running_id = check_running_id(
             self.engine.broadcast_object(unique_id()) if running_id is None else running_id
@@ -184,6 +185,7 @@ class TrainerBase(StepTools):
         Raises:
             ValueError: no or two sources of training data, or an empty loader.
         """
+        self._check_open()
         if (train_dl is None) == (train_tasks is None):
             given = "neither" if train_dl is None else "both"
             raise ValueError(f"fit() takes either `train_dl` or `train_tasks`, got {given}")
@@ -226,6 +228,7 @@ class TrainerBase(StepTools):
         Raises:
             ValueError: there is no data, or a loader is empty.
         """
+        self._check_open()
         chosen = combine(metrics, self.general_metrics)
         self.stage_metrics["test"] = copies(chosen) if self.current_task.is_running else chosen
         test = make_tasks(test_dl, tasks, batch_size=batch_size, do_loss=do_loss)
@@ -246,6 +249,7 @@ class TrainerBase(StepTools):
             The outputs on the CPU, joined along the first dimension, in the order of the data set, the same on all
             ranks; None for no data.
         """
+        self._check_open()
         return predict(self, dl)
 
     # ---- checkpoints
@@ -326,7 +330,12 @@ class TrainerBase(StepTools):
         self.cleanup.close()
         self.writer.close()
         if self._owns_engine:
+            self._is_closed = True
             self.engine.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeError("this trainer is closed: use it before close(), or within its `with`; or make a new one")
 
     def __enter__(self) -> TrainerBase:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from typing import Any, Iterable
 
@@ -82,10 +83,12 @@ class Preparation(Collectives):
         """Remembers an optimizer, whose gradients an interrupted window drops.
 
         Raises:
+            TypeError: its `step` needs a closure, as LBFGS's does: a window's gradients are computed once.
             ValueError: in fp16, another one holds a parameter of it: the scale would be taken off twice.
         """
         if any(optimizer is known for known in self.optimizers):
             return optimizer
+        check_step(optimizer)
         if self._precision.scaler is not None:
             held = {id(each) for known in self.optimizers for each in parameters(known)}
             if any(id(each) in held for each in parameters(optimizer)):
@@ -130,3 +133,20 @@ class Preparation(Collectives):
     def move(self, data: Any) -> Any:
         """Moves nested data to the device, see `deepepochs.engine.move`."""
         return move(data, self.device)
+
+
+def check_step(optimizer: Optimizer) -> None:
+    """Refuses an optimizer that evaluates the model anew within its step.
+
+    Raises:
+        TypeError: its `step` cannot be called without a closure.
+    """
+    try:
+        inspect.signature(type(optimizer).step).bind(optimizer)  # of the class: schedulers wrap the object's own
+    except TypeError:
+        raise TypeError(
+            f"{type(optimizer).__name__} evaluates the model several times in each step, by a closure, which a window "
+            "of micro-batches does not allow; use an optimizer whose step() needs none, or write its loop by hand"
+        ) from None
+    except ValueError:  # there is no signature to read
+        return

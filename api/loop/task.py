@@ -186,7 +186,8 @@ class EpochTask(StepTools):
                 if stage == "train":
                     trainer.engine.when_left_out = step.optimize
                 begin, source = self._open(trainer, stage, batches, position)
-                if self._loop(trainer, stage, step, batches, source, begin) == 0 and trainer.engine.world_size == 1:
+                count = self._loop(trainer, stage, step, batches, source, begin)
+                if count == 0 and (stage == "train" or trainer.engine.world_size == 1):  # only evaluation shards may be
                     raise ValueError(f"the {stage} loader gave no batch: it is empty; give it data or leave it out")
                 values = collector.values(trainer.engine)
         finally:

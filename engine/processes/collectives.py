@@ -36,6 +36,19 @@ class Collectives:
         """Whether this process prints, logs and writes files."""
         return self.processes.is_main
 
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on some process; the same on all, so that they can stop together."""
+        return bool(self.processes.reduce(int(bool(flag)), "max"))
+
+    def all(self, flag: bool) -> bool:
+        """Whether the flag is set on every process; the same on all."""
+        return bool(self.processes.reduce(int(bool(flag)), "min"))
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Prints in the main process alone, as `print` does."""
+        if self.is_main:
+            print(*values, **options)
+
     def barrier(self) -> None:
         """Waits until every process is here."""
         self.processes.barrier()

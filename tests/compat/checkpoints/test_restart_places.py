@@ -1,4 +1,4 @@
-"""A fit goes on from whatever moment its checkpoint was written in, where Lightning goes on (L1, L4)."""
+"""A fit goes on from whatever moment its checkpoint was written in, where Lightning goes on (L1, L2)."""
 
 import itertools
 
