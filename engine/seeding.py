@@ -11,11 +11,11 @@ import numpy
 import torch
 
 
-def set_seed(seed: int) -> None:
+def set_seed(seed: float) -> None:
     """Seeds Python, numpy and torch on all devices.
 
     Args:
-        seed: 0 to 2**64 - 1.
+        seed: 0 to 2**64 - 1; a float without a fraction will do.
 
     Raises:
         TypeError: the seed is not a whole number.
@@ -28,7 +28,7 @@ def set_seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def check_seed(seed: int) -> int:
+def check_seed(seed: Any) -> int:
     """Refuses a seed that the generators cannot take.
 
     Raises:
@@ -36,7 +36,8 @@ def check_seed(seed: int) -> int:
         ValueError: the seed is not within 0 and 2**64 - 1.
     """
     try:
-        number = operator.index(seed)  # numpy's integers pass; text and fractions, which int() would cut, do not
+        whole = int(seed) if isinstance(seed, float) and seed.is_integer() else seed  # 1.0, as old scripts have it
+        number = operator.index(whole)  # numpy's integers pass; text and fractions, which int() would cut, do not
     except TypeError:
         raise TypeError(f"`seed` must be a whole number, got {seed!r}") from None
     if not 0 <= number < 2**64:

@@ -95,7 +95,7 @@ def test_augmentation_in_workers_is_reproducible_and_differs_between_epochs():
     assert not (first == second).any()
 
 
-@pytest.mark.parametrize("seed", [1.5, "7", None])
+@pytest.mark.parametrize("seed", [1.5, float("nan"), float("inf"), "7", None])
 def test_a_seed_that_is_no_whole_number_is_refused(seed):
     with pytest.raises(TypeError, match="must be a whole number, got"):
         set_seed(seed)
@@ -106,3 +106,14 @@ def test_numpys_integers_are_seeds():
     ours = draw()
     set_seed(7)
     assert draw() == ours
+
+
+def test_a_float_without_a_fraction_is_a_seed():
+    """Old scripts have `set_seed(1.0)`."""
+    drawn = []
+    for seed in (1, 1.0, numpy.float64(1)):
+        set_seed(seed)
+        drawn.append((random.random(), numpy.random.rand(), torch.rand(1).item()))
+    assert drawn[0] == drawn[1] == drawn[2]
+    with pytest.raises(ValueError, match="within 0 and"):
+        set_seed(-1.0)
