@@ -88,9 +88,14 @@ class Stopper:
         self._left, self._since = self._interval, time.perf_counter()
         if asked == 1:
             raise KeyboardInterrupt
-        if asked == 2 and self._deadline is not None:
-            self._deadline.cancel()
+        if asked == 2:
+            self.release()
         return asked == 2
+
+    def release(self) -> None:
+        """Takes back the limit: the training has ended in good order, what comes now may take its time."""
+        if self._deadline is not None:
+            self._deadline.cancel()
 
 
 @contextlib.contextmanager
@@ -113,6 +118,7 @@ def signals_noted(engine: Engine, notes_termination: bool, limit_s: float = TERM
     try:
         yield stopper if handlers or engine.world_size > 1 else None
     finally:
+        stopper.release()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import re
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from .folder import held
 
 SETTLE_S = 0.5  # a failed rank lives on this long, so that the launcher sees first which rank had gone before it
 GRACE_S = 3.0  # how long a rank may go on after another has gone
+LOST = re.compile(r"connection (was )?(closed|reset|refused|aborted)|broken pipe|remote process", re.IGNORECASE)
 OVER = b"over"  # what a rank's file says when its main is
 
 
@@ -41,7 +43,7 @@ def _run_held(main: Callable[[], Any], rank: int, folder: Path, own: Path) -> No
         sys.stdout.flush()
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code not in (None, 0):
-            _note_failure(folder, rank, f"failed: {_described(error)}")
+            _note_failure(folder, rank, f"failed: {_described(error)}", is_consequence=lost_others(error))
             sys.stdout.flush()
             time.sleep(SETTLE_S)
             _end(1)
@@ -110,8 +112,15 @@ def _pickled(result: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _note_failure(folder: Path, rank: int, text: str) -> None:
-    write(folder / f"{time.time():.6f}-{rank}.failure", f"rank {rank} {text}".encode(errors="backslashreplace"))
+def lost_others(error: BaseException) -> bool:
+    """Whether an error says that another rank has gone: one that fails leaves the group first, and the others hear."""
+    return isinstance(error, RuntimeError) and LOST.search(f"{error} {error.__cause__}") is not None
+
+
+def _note_failure(folder: Path, rank: int, text: str, is_consequence: bool = False) -> None:
+    """Leaves a note; sorted by name, causes come before consequences, and earlier ones before later ones."""
+    name = f"{'lost-' if is_consequence else ''}{time.time():.6f}-{rank}.failure"
+    write(folder / name, f"rank {rank} {text}".encode(errors="backslashreplace"))
 
 
 def write(path: Path, content: bytes) -> None:
