@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 import stat
@@ -10,10 +11,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Iterator
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from .locks import lock
 
 FORGOTTEN_S = 24 * 3600.0  # where files cannot be locked, one that nobody has touched for so long is a leftover
 
@@ -49,21 +47,10 @@ def _new_part(path: Path) -> tuple[Path, int]:
     while True:
         part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        _lock(descriptor, waits=True)
+        lock(descriptor, waits=True)
         if part.exists():  # else another writer has taken it for a leftover before it was locked
             return part, descriptor
         os.close(descriptor)
-
-
-def _lock(descriptor: int, waits: bool = False) -> bool:
-    """Whether this process holds the file's lock now; False where another does, or files cannot be locked."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except OSError:
-        return False
-    return True
 
 
 def _keep_permissions(path: Path, part: Path) -> None:
@@ -77,19 +64,14 @@ def _clear_leftovers(path: Path) -> None:
     """Removes the temporary files of writers that are dead: nobody holds their locks."""
     now = time.time()
     with contextlib.suppress(OSError):
-        for part in path.parent.glob(f".{glob_escaped(path.name)}.*.part"):
+        for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
             with contextlib.suppress(OSError):
                 found = os.lstat(part)
                 if not stat.S_ISREG(found.st_mode):
                     continue
                 with open(part, "rb") as file:
-                    if _lock(file.fileno()) or now - found.st_mtime > FORGOTTEN_S:
+                    if lock(file.fileno()) or now - found.st_mtime > FORGOTTEN_S:
                         part.unlink()
-
-
-def glob_escaped(name: str) -> str:
-    """A name as a pattern that matches it alone."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,10 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
-try:
-    import fcntl
-except ImportError:  # Windows: nothing tells there whether a launch lives, so nothing is removed
-    fcntl = None  # type: ignore[assignment]
+from ..locks import CAN_LOCK, lock
 
 PREFIX = "deepepochs-"
 LOCK = "launch.lock"  # each process of a launch shares the lock on this file while it lives
@@ -34,23 +31,19 @@ def job_folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Shows that a process of the launch lives, until the block ends or the process does, however."""
-    if fcntl is None:
-        yield
-        return
     with open(folder / LOCK, "ab") as file:
-        with contextlib.suppress(OSError):  # a file system without locks: nobody else gets one to remove it either
-            fcntl.flock(file, fcntl.LOCK_SH)
+        lock(file.fileno(), shared=True, waits=True)  # where that fails, nobody else gets one to remove it either
         yield
 
 
 def clear_dead(parent: Path) -> None:
     """Removes the folders of launches of which no process lives."""
-    if fcntl is None:
+    if not CAN_LOCK:
         return
     for folder in parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, gone meanwhile, or its processes live
+        with contextlib.suppress(OSError):  # somebody else's, or gone meanwhile
             found = os.lstat(folder)
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
                 with open(folder / LOCK, "rb") as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder)
+                    if lock(file.fileno()):
+                        shutil.rmtree(folder)

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from deepepochs.engine import CheckpointError, atomic, load_file, save_file
+from deepepochs.engine import CheckpointError, atomic, load_file, locks, save_file
 
 
 def save_often(path, value):
@@ -69,13 +69,13 @@ def test_leftovers_of_killed_writers_go_and_files_of_living_ones_stay(tmp_path):
     for name in names:
         (tmp_path / name).write_bytes(b"half")
     with open(tmp_path / names[1], "rb") as held:
-        assert atomic._lock(held.fileno())
+        assert locks.lock(held.fileno())
         save_file(tmp_path / "c.ckpt", {"w": 1})
     assert sorted(os.listdir(tmp_path)) == sorted([*names[1:], "c.ckpt"])
 
 
 def test_where_files_cannot_be_locked_only_forgotten_ones_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic, "fcntl", None)
+    monkeypatch.setattr(locks, "fcntl", None)
     for name, age in ((".c.ckpt.old.part", atomic.FORGOTTEN_S + 60), (".c.ckpt.new.part", 60)):
         (tmp_path / name).write_bytes(b"half")
         os.utime(tmp_path / name, (time.time() - age, time.time() - age))
@@ -84,7 +84,7 @@ def test_where_files_cannot_be_locked_only_forgotten_ones_go(tmp_path, monkeypat
 
 
 def test_a_file_that_is_taken_for_a_leftover_at_once_is_made_anew(tmp_path, monkeypatch):
-    real, taken = atomic._lock, []
+    real, taken = locks.lock, []
 
     def lock(descriptor, waits=False):
         if not taken:
@@ -92,7 +92,7 @@ def test_a_file_that_is_taken_for_a_leftover_at_once_is_made_anew(tmp_path, monk
             taken[0].unlink()
         return real(descriptor, waits)
 
-    monkeypatch.setattr(atomic, "_lock", lock)
+    monkeypatch.setattr(atomic, "lock", lock)
     save_file(tmp_path / "c.ckpt", {"w": 1})
     assert len(taken) == 1
     assert load_file(tmp_path / "c.ckpt") == {"w": 1}
