@@ -21,7 +21,7 @@ from .loop.prediction import predict
 from .loop.splitting import call_model
 from .loop.step import Step, StepTools
 from .loop.task import EpochTask
-from .losses import prepare_loss
+from .modules import given_modules, prepare_loss
 from .optimizer import as_optimizers, check_parameters
 from .output import Output
 from .tools import unique_id
@@ -302,10 +302,8 @@ class TrainerBase(StepTools):
     def equalise(self) -> None:
         """Makes all ranks start from rank 0's parameters and buffers."""
         if self.engine.world_size > 1:
-            for module in (self.model, self.loss_fn):
-                if isinstance(module, torch.nn.Module):
-                    bare = unwrap(module)
-                    self.engine.broadcast([*bare.parameters(), *bare.buffers()])
+            for module in map(unwrap, given_modules(self).values()):
+                self.engine.broadcast([*module.parameters(), *module.buffers()])
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from deepepochs.engine import CheckpointError, load_file, load_rng_state, rng_st
 
 from ..callbacks import Callback, CheckCallback
 from ..history import Progress
+from ..modules import given_modules
 from ..protocols import Run
 from ..version import __version__
 from .groups import check_groups, grown, held_parameters, of_first_groups
@@ -40,12 +41,8 @@ KINDS: dict[str, Any] = {
 
 def model_states(trainer: Run) -> dict[str, Any]:
     """The states of the modules that the trainer was given: the model's, and the loss's where it has one."""
-    states = {"model_state": trainer.engine.model_state(trainer.model)}
-    if isinstance(trainer.loss_fn, torch.nn.Module):
-        found = trainer.engine.model_state(trainer.loss_fn)
-        if found:
-            states["loss_state"] = found
-    return states
+    states = {f"{name}_state": trainer.engine.model_state(each) for name, each in given_modules(trainer).items()}
+    return {name: state for name, state in states.items() if state or name == "model_state"}
 
 
 def collect(trainer: Run, monitors: list[CheckCallback], path: Path, position: Any = None) -> dict[str, Any]:

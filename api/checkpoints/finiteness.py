@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Iterable
 
 import torch
 
 from deepepochs.engine import unwrap
 
+from ..modules import given_modules
 from ..protocols import Run
 
 SUFFIX = "-not-finite"
@@ -32,16 +34,14 @@ def first_not_finite(trainer: Run) -> str | None:
     Args:
         trainer: whose model and loss.
     """
-    name = _first_not_finite([trainer.model, trainer.loss_fn]) if trainer.main_process else None
+    name = _first_not_finite(given_modules(trainer).values()) if trainer.main_process else None
     found: str | None = trainer.engine.broadcast_object(name)
     return found
 
 
-def _first_not_finite(modules: list[object]) -> str | None:
+def _first_not_finite(modules: Iterable[torch.nn.Module]) -> str | None:
     flags: dict[str, torch.Tensor] = {}
     for module in modules:
-        if not isinstance(module, torch.nn.Module):
-            continue
         bare = unwrap(module)
         trained = {name for name, each in bare.named_parameters(remove_duplicate=False) if each.requires_grad}
         for name, value in bare.state_dict().items():

@@ -8,17 +8,17 @@ import torch
 
 from deepepochs.engine import unwrap
 
+from ..modules import given_modules
 from ..protocols import Run
 
 
 def parameter_names(trainer: Run) -> dict[str, torch.nn.Parameter]:
     """All parameters of the model and of the loss, by canonical names."""
-    found = {}
-    for owner, module in (("model", trainer.model), ("loss", trainer.loss_fn)):
-        if isinstance(module, torch.nn.Module):
-            for name, each in unwrap(module).named_parameters():
-                found[f"{owner}.{name.replace('_orig_mod.', '')}"] = each
-    return found
+    return {
+        f"{owner}.{name.replace('_orig_mod.', '')}": each
+        for owner, module in given_modules(trainer).items()
+        for name, each in unwrap(module).named_parameters()
+    }
 
 
 def held_parameters(trainer: Run) -> list[list[list[str | None]]]:

@@ -13,6 +13,7 @@ from ..aggregation.collector import Collector
 from ..aggregation.metric_functions import as_list, combine
 from ..aggregation.patches import detach
 from ..checkpoints.mid_epoch import load_start_states, start_states
+from ..modules import given_modules
 from ..protocols import Run
 from ..tools import as_array
 from .splitting import sizer, splitter
@@ -278,9 +279,8 @@ def in_autocast(method: Callable[..., Any], autocast: Callable[[], ContextManage
 
 def sync_buffers(trainer: Run) -> None:
     """Lets all ranks evaluate with the buffers of rank 0, which are those that are saved."""
-    for module in (trainer.model, trainer.loss_fn):
-        if isinstance(module, torch.nn.Module):
-            trainer.engine.sync_buffers(module)
+    for module in given_modules(trainer).values():
+        trainer.engine.sync_buffers(module)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Loss modules: one with parameters of its own is trained, synchronised and saved like the model."""
+"""Modules: those that a trainer is given, the model and a loss that is one; what is done to one is done to both."""
 
 from __future__ import annotations
 
@@ -33,3 +33,9 @@ def prepare_loss(engine: Engine, loss: Any, model: torch.nn.Module) -> Any:
             f"{len(trained) - shared} of its own: their gradients cannot be averaged twice; give the loss its own only"
         )
     return engine.prepare_model(loss)
+
+
+def given_modules(trainer: Any) -> dict[str, torch.nn.Module]:
+    """The modules of a trainer: 'model', and 'loss' where the loss is a module."""
+    pairs = {"model": trainer.model, "loss": trainer.loss_fn}
+    return {name: module for name, module in pairs.items() if isinstance(module, torch.nn.Module)}
