@@ -74,24 +74,21 @@ class Loader:
             size = rank_batch_size(loader, world_size, split_batches)
             dataset = IterableShard(loader.dataset, self._processes.rank, world_size)
             return rebuild(loader, dataset, None, size, loader.drop_last, self._seeds(loader))
-        if is_drawn(loader) and world_size > 1:
-            size = rank_batch_size(loader, world_size, split_batches)
-            drawn = DrawnShard(
-                loader.sampler, self._processes.rank, world_size, train, loader.drop_last, self._seed or 0
-            )
-            return rebuild(loader, loader.dataset, drawn, size, loader.drop_last, self._seeds(loader))
-        if not is_plain(loader):
+        is_shared = is_drawn(loader) and world_size > 1
+        if not is_shared and not is_plain(loader):
             return loader
         shuffled = type(loader.sampler) is RandomSampler
         if world_size == 1 and not (shuffled and (not train or self._seed is not None)):
             return loader
         size = rank_batch_size(loader, world_size, split_batches)
-        length, drop_last = len(loader.dataset), loader.drop_last
+        length, drop_last = len(loader.sampler), loader.drop_last
         if not train and drop_last and loader.batch_size:
             length, drop_last = length // loader.batch_size * loader.batch_size, False
-        sampler = ShardSampler(
-            length, self._processes.rank, world_size, train, shuffled, loader.drop_last, self._seed or 0
-        )
+        place = (length, self._processes.rank, world_size, train)
+        if is_shared:
+            sampler: ShardSampler = DrawnShard(loader.sampler, *place, loader.drop_last, self._seed or 0)
+        else:
+            sampler = ShardSampler(*place, shuffled, loader.drop_last, self._seed or 0)
         return rebuild(loader, loader.dataset, sampler, size, drop_last, self._seeds(loader))
 
     def _seeds(self, loader: Any) -> torch.Generator | None:

@@ -77,11 +77,14 @@ class DrawnShard(ShardSampler):
 
     Args:
         sampler: the user's; what it draws depends on (seed, epoch) only.
-        others: those of `ShardSampler` after the length.
+        length: how many of its indices are read.
+        others: those of `ShardSampler`.
     """
 
-    def __init__(self, sampler: Any, rank: int, world_size: int, train: bool, drop_last: bool, seed: int) -> None:
-        super().__init__(len(sampler), rank, world_size, train, False, drop_last, seed)
+    def __init__(
+        self, sampler: Any, length: int, rank: int, world_size: int, train: bool, drop_last: bool, seed: int
+    ) -> None:
+        super().__init__(length, rank, world_size, train, False, drop_last, seed)
         self.sampler = copy.copy(sampler)
 
     def __iter__(self) -> Iterator[int]:
@@ -128,11 +131,16 @@ class IterableShard(IterableDataset):  # type: ignore[type-arg]
         return itertools.islice(iter(self.dataset), self.rank, None, self.world_size)
 
 
-def is_plain(loader: Any) -> bool:
-    """Whether a loader's order and batching are torch's own, so that it may be rebuilt for a rank."""
+def is_rebuildable(loader: Any) -> bool:
+    """Whether a loader's class and batching are torch's own, over a data set with indices."""
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
         return False
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+    return type(loader.batch_sampler) in (BatchSampler, type(None))
+
+
+def is_plain(loader: Any) -> bool:
+    """Whether a loader's order and batching are torch's own, so that it may be rebuilt for a rank."""
+    if not is_rebuildable(loader):
         return False
     sampler = loader.sampler
     if type(sampler) is RandomSampler:
@@ -142,11 +150,8 @@ def is_plain(loader: Any) -> bool:
 
 def is_drawn(loader: Any) -> bool:
     """Whether a loader's indices are drawn by another sampler of torch's own, which would draw all for each rank."""
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
-        return False
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
-        return False
-    return type(loader.sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler) and not is_plain(loader)
+    samplers = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+    return is_rebuildable(loader) and type(loader.sampler) in samplers and not is_plain(loader)
 
 
 def is_stream(loader: Any) -> bool:
@@ -241,9 +246,7 @@ def remaining(loader: Any, skip: int, noted: Sequence[tuple[torch.Generator, tor
 
 def draws_nothing(loader: Any) -> bool:
     """Whether a DataLoader's order is no matter of generators that others draw from, so that it may be made later."""
-    if type(loader.batch_sampler) not in (BatchSampler, type(None)):
-        return False
-    return type(loader.sampler) in (ShardSampler, DrawnShard, SequentialSampler)
+    return is_rebuildable(loader) and type(loader.sampler) in (ShardSampler, DrawnShard, SequentialSampler)
 
 
 def _elsewhere(

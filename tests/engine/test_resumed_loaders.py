@@ -12,7 +12,7 @@ OURS = {
     "shuffled": lambda: ShardSampler(41, 1, 2, True, True, False, 5),
     "in order": lambda: ShardSampler(41, 1, 2, True, False, True, 5),
     "evaluation": lambda: ShardSampler(41, 1, 2, False, False, False, 5),
-    "drawn": lambda: DrawnShard(SubsetRandomSampler(range(30)), 0, 2, True, False, 5),
+    "drawn": lambda: DrawnShard(SubsetRandomSampler(range(30)), 30, 0, 2, True, False, 5),
     "torch's": lambda: SequentialSampler(DATA),
 }
 

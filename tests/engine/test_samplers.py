@@ -70,6 +70,14 @@ def test_torchs_other_samplers_are_shared_out_in_evaluation(name, world_size):
     assert list(itertools.chain(*shards)) == drawn(name, 0)
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_an_evaluation_that_drops_its_last_batch_reads_what_one_process_reads(name, world_size):
+    shards = [read(name, rank, world_size, 0, train=False, size=4, drop_last=True) for rank in range(world_size)]
+    order = drawn(name, 0)
+    assert list(itertools.chain(*shards)) == order[: len(order) // 4 * 4]
+
+
 def reference(length, rank, world_size, shuffle, drop_last, seed, epoch):
     """Lists, as long as they need to be."""
     order = list(range(length))
