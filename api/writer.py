@@ -63,12 +63,15 @@ class Writer:
             return
         from .events import later_dropped
 
+        def is_later(tag: str, step: int) -> bool:
+            return self._is_later(tag, step, epochs)
+
         try:
             for path in self._folder.glob("*tfevents*"):
-                rewrite(path, later_dropped(path.read_bytes(), lambda tag, step: self._is_later(tag, step, epochs)))
+                rewrite(path, lambda content: later_dropped(content, is_later))
             path = self._folder / "scalars.jsonl"
             if path.is_file():
-                rewrite(path, self._lines_left(path.read_bytes(), epochs))
+                rewrite(path, lambda content: self._lines_left(content, epochs))
         except OSError as error:
             self._tell(error)
 
@@ -167,11 +170,13 @@ class Writer:
             self._writer = None
 
 
-def rewrite(path: Path, content: bytes | None) -> None:
-    """Gives a file another content, all or nothing; None leaves it alone."""
-    if content is not None and content != path.read_bytes():
+def rewrite(path: Path, change: Callable[[bytes], bytes | None]) -> None:
+    """Gives a file another content, all or nothing, if `change` makes one of it; None leaves it alone."""
+    content = path.read_bytes()
+    changed = change(content)
+    if changed is not None and changed != content:
         with replaced(path) as file:
-            file.write(content)
+            file.write(changed)
 
 
 def write_hyper_params(board: Any, hyper_params: Mapping[str, Any], tags: Iterable[str]) -> None:

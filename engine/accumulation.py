@@ -98,7 +98,7 @@ class Window:
             )
             self._drop()
         self._reader = reader
-        self.ended, self.remaining, self.count = False, length, None
+        self.look_ahead(False, length, None)
         return True
 
     def look_ahead(self, ended: bool, remaining: int | None, count: int | None) -> None:

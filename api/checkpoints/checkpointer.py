@@ -9,6 +9,8 @@ import warnings
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
 
+import torch
+
 from deepepochs.engine import CheckpointError, Stopper, load_rng_state, save_file
 
 from ..callbacks import CheckCallback
@@ -17,7 +19,7 @@ from .content import collect, model_states, read, restore
 from .files import newest
 from .finiteness import beside, first_not_finite
 from .groups import complete_groups
-from .mid_epoch import StepSaver, trained_position
+from .mid_epoch import StepSaver, set_states, trained_position
 
 
 class Checkpointer:
@@ -49,6 +51,7 @@ class Checkpointer:
         self.finished_metrics: dict[str, Any] = {}
         self.stopper: Stopper | None = None
         self._requests: list[CheckCallback] = []
+        self._kept_generators: list[torch.Generator] = []
 
     # ---- saving
 
@@ -67,7 +70,7 @@ class Checkpointer:
     @property
     def saves_steps(self) -> bool:
         """Whether checkpoints are written within epochs."""
-        return any(each.every_n_steps or each.on_sigterm for each in self.monitors)
+        return self.saves_on_sigterm or any(each.every_n_steps for each in self.monitors)
 
     def save_step(self, monitor: CheckCallback, position: dict[str, Any] | None) -> None:
         """Writes a monitor's checkpoint within an epoch; every rank calls it."""
@@ -160,12 +163,11 @@ class Checkpointer:
         self.has_loaded = True
         self._trainer.print(f"loaded the checkpoint {path} of epoch {self._trainer.init_epoch}")
 
-    def resume(self, wanted: bool | int | str, tasks: Sequence[Any]) -> None:
+    def resume(self, wanted: bool | int | str) -> None:
         """Loads the checkpoint that the trainer's argument `resume` names.
 
         Args:
             wanted: False, True, or a run's id.
-            tasks: those of the present fit.
         """
         if wanted is False:
             return
@@ -174,8 +176,6 @@ class Checkpointer:
         path = newest(self._trainer, self.monitors, None if wanted is True else str(wanted))
         if path is not None:
             self.load(path, self._trainer.train_tasks)
-            for task in tasks:
-                task.renew_loaders(self._trainer)
         elif wanted is True:
             self._trainer.print("there is no checkpoint to resume: training starts from scratch")
         else:
@@ -199,32 +199,26 @@ class Checkpointer:
         if pending is not None:
             complete_groups(self._trainer, *pending)
 
+    def _noted_generators(self) -> list[list[tuple[torch.Generator, torch.Tensor]]]:
+        """For each training task its loader's generators with the states that the loaded checkpoint has for them."""
+        return [task.noted_generators(states) for task, states in zip(self._trainer.train_tasks, self.generator_states)]
+
+    def generators_of(self, task: Any) -> list[tuple[torch.Generator, torch.Tensor]]:
+        """Those of the task that goes on within its pass, which knows better where they come out: they are its own now,
+        under whichever task they stand, and `restore_generators` leaves them alone.
+        """
+        pairs = zip(self._trainer.train_tasks, self._noted_generators())
+        found = next((noted for each, noted in pairs if each is task), [])
+        self._kept_generators = [generator for generator, _ in found]
+        return found
+
     def restore_generators(self) -> None:
         """Puts all generators where they were when the loaded checkpoint was written."""
         if self.rng_state is not None:
             load_rng_state(self.rng_state)
-        for task, states in zip(self._trainer.train_tasks, self.generator_states):
-            task.load_generator_states(states)
-        self.rng_state, self.generator_states = None, []
-
-    def take_generator_states(self, task: Any) -> list[Any]:
-        """The generators of a task's loader with the states that the loaded checkpoint has for them.
-
-        They are not for `restore_generators` then, under whichever task they stand: the pass that goes on knows better
-        where they come out.
-        """
-        index = next(number for number, each in enumerate(self._trainer.train_tasks) if each is task)
-        pairs = [
-            each.noted_generators(states) for each, states in zip(self._trainer.train_tasks, self.generator_states)
-        ]
-        if index >= len(pairs):
-            return []
-        own = pairs[index]
-        for other, found in enumerate(pairs):
-            taken = [any(generator is each for each, _ in own) for generator, _ in found]
-            if any(taken):
-                self.generator_states[other] = []
-        return own  # type: ignore[no-any-return]
+        for noted in self._noted_generators():
+            set_states([pair for pair in noted if not any(pair[0] is each for each in self._kept_generators)])
+        self.rng_state, self.generator_states, self._kept_generators = None, [], []
 
     @contextlib.contextmanager
     def best_weights(self) -> Iterator[None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Sequence
 
+import torch
+
 from deepepochs.engine import CheckpointError, load_rng_state, rng_state, sized
 
 from ..aggregation.collector import Collector
@@ -84,7 +86,13 @@ def start_states(task: Any) -> dict[str, Any]:
 def load_start_states(task: Any, states: dict[str, Any]) -> None:
     """Puts back what `start_states` gave."""
     load_rng_state(states["rng"])
-    task.load_generator_states(states["loader"])
+    set_states(task.noted_generators(states["loader"]))
+
+
+def set_states(noted: Sequence[tuple[torch.Generator, torch.Tensor]]) -> None:
+    """Puts generators into the states that were noted of them."""
+    for generator, state in noted:
+        generator.set_state(state)
 
 
 def reading_orders(tasks: Sequence[Any]) -> list[dict[str, Any]]:

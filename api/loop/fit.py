@@ -37,7 +37,7 @@ class FitLoop:
             try:
                 trainer.trigger("before_fit", epochs=trainer.max_epochs)
                 wanted, trainer.resume = trainer.resume, False
-                saves.resume(wanted, [*self._train, *self._val])
+                saves.resume(wanted)
                 saves.purge_logs()
                 check_reading(saves.position, self._train)
                 self._check_monitors()
@@ -118,7 +118,7 @@ class FitLoop:
             except StopLoopException as request:
                 stop = stop or request
         saves.save_requested()
-        if trainer.engine.reduce(int(stop is not None), "max"):
+        if trainer.engine.any(stop is not None):
             raise stop or StopLoopException("stopped: another rank asked for it")
         if saves.stopper is not None and saves.stopper.ask():
             saves.end_terminated(None)

@@ -140,18 +140,6 @@ class EpochTask(StepTools):
         """The loader's own generators, each with the state that a checkpoint has for it."""
         return list(zip(self._generators(), states))
 
-    def load_generator_states(self, states: list[torch.Tensor]) -> None:
-        """Restores what `generator_states` gave."""
-        for generator, state in self.noted_generators(states):
-            generator.set_state(state)
-
-    def renew_loaders(self, trainer: Run) -> None:
-        """Prepares its loaders anew: what they depend on, such as the seed, has changed."""
-        trains = [train for _, train in self._loaders]
-        self._loaders.clear()
-        for train in trains:
-            self.loader(trainer, train)
-
     def run(
         self, trainer: Run, stage: str, metrics: Any = None, epoch_idx: int = 0, position: Any = None
     ) -> dict[str, Any]:
@@ -209,7 +197,7 @@ class EpochTask(StepTools):
         self.start_states = position["start"]
         load_start_states(self, self.start_states)
         saves = trainer.checkpointer
-        noted = saves.take_generator_states(self)
+        noted = saves.generators_of(self)
         return position["batches"], batches.resumed(
             position["batches"], saves.restore_generators, position["loader"], noted
         )

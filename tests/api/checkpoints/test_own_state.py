@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from deepepochs import Callback, CallbackException, CheckCallback, Optimizer, Trainer
+from deepepochs import Callback, CallbackException, CheckCallback, EpochTask, Optimizer, Trainer
 from deepepochs.checkpoints.files import newest
 from deepepochs.engine import CheckpointError, load_file, save_file
 
@@ -36,11 +36,12 @@ def run(loader, at=None, epochs=3, **options):
     monitor = CheckCallback("loss", on_stage="train", every_n_steps=1, save_best=False)
     options = {"running_id": "r", "show_info": False, "log_batch": False, "device": "cpu", **options}
     trainer = Trainer(model, F.mse_loss, opt, epochs=epochs, callbacks=[stop, monitor], **options)
+    given = {"train_tasks": loader} if isinstance(loader, list) else {"train_dl": loader}
     if at is None:
-        trainer.fit(loader)
+        trainer.fit(**given)
     else:
         with pytest.raises(ZeroDivisionError):
-            trainer.fit(loader)
+            trainer.fit(**given)
     trainer.close()
     return stop.seen, model.weight.item()
 
@@ -96,6 +97,23 @@ def test_a_loaders_own_generator_goes_on(kind, workers, at):
     whole, weight = run(loader(), running_id="whole")
     first, _ = run(loader(), at)
     rest, resumed = run(loader(), resume="r")
+    assert first + rest == whole
+    assert resumed == weight
+
+
+@pytest.mark.parametrize("at", [1, 4, 7, 8, 10])
+def test_a_generator_beside_a_shared_one_goes_on_too(at):
+    """Two tasks share one generator, and the second draws its order from another one."""
+
+    def tasks():
+        shared, other = torch.Generator().manual_seed(5), torch.Generator().manual_seed(6)
+        data = TensorDataset(X, Y)
+        samplers = [RandomSampler(data, generator=each) for each in (shared, other)]
+        return [EpochTask(DataLoader(data, 4, sampler=each, generator=shared)) for each in samplers]
+
+    whole, weight = run(tasks(), running_id="whole")
+    first, _ = run(tasks(), at)
+    rest, resumed = run(tasks(), resume="r")
     assert first + rest == whole
     assert resumed == weight
 
