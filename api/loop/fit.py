@@ -33,7 +33,7 @@ class FitLoop:
             The metrics of the epochs of this fit.
         """
         trainer, saves = self._trainer, self._trainer.checkpointer
-        with signals_noted(trainer.engine, saves.saves_steps, saves.sigterm_seconds) as saves.stopper:
+        with signals_noted(trainer.engine, saves.saves_on_sigterm, saves.sigterm_seconds) as saves.stopper:
             try:
                 trainer.trigger("before_fit", epochs=trainer.max_epochs)
                 wanted, trainer.resume = trainer.resume, False

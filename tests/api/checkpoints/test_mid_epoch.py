@@ -226,14 +226,14 @@ def test_sigterm_can_be_left_alone():
         def on_before_epoch(self, **others):
             seen.append(signal.getsignal(signal.SIGTERM))
 
-    for on in (True, False):
+    for on, every in ((True, None), (False, None), (False, 1)):
         model = nn.Linear(4, 3)
-        check = CheckCallback("loss", "train", on_sigterm=on)
+        check = CheckCallback("loss", "train", on_sigterm=on, every_n_steps=every)
         options = {"epochs": 1, "device": "cpu", "show_info": False, "callbacks": [check, Spy()]}
         with TrainerBase(model, F.cross_entropy, **options) as trainer:
             trainer.fit([(X, Y)])
     assert callable(seen[0])
-    assert seen[1] is signal.SIG_DFL
+    assert seen[1] is seen[2] is signal.SIG_DFL
 
 
 class Stateful:
